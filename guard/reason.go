@@ -1,0 +1,161 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A Reason says why the guard did not write, or could not say whether it did.
+// Each is a sentinel: test for one with errors.Is. Its text is the word that
+// the command line prints as "reason" in JSON, so it never changes.
+type Reason string
+
+// The reasons. Those up to [ErrRepeatableETag] mean that this call changed
+// nothing in the store, unless the [Refusal] that carries the reason says
+// MayHaveApplied.
+const (
+	// ErrMissingToken: no token was given. It is never read as zero.
+	ErrMissingToken Reason = "missing-token"
+	// ErrMalformedToken: the text is not a token: truncated, edited, or something else.
+	ErrMalformedToken Reason = "malformed-token"
+	// ErrStale: the object was already written with a higher fencing number.
+	ErrStale Reason = "stale"
+	// ErrReplayed: the object was already written with this very fencing
+	// number, by another write.
+	ErrReplayed Reason = "replayed"
+	// ErrExists: the write was to create the object only, and it is there.
+	ErrExists Reason = "exists"
+	// ErrUnfenced: the object is there but carries no fence record.
+	ErrUnfenced Reason = "unfenced"
+	// ErrCorruptRecord: the object's fence record does not parse.
+	ErrCorruptRecord Reason = "corrupt-record"
+	// ErrFenceLost: the object was deleted around the guard, and its
+	// high-water mark with it.
+	ErrFenceLost Reason = "fence-lost"
+	// ErrIssuerMismatch: the object's number came from another counter.
+	ErrIssuerMismatch Reason = "issuer-mismatch"
+	// ErrScopeMismatch: the object's number belongs to another scope.
+	ErrScopeMismatch Reason = "scope-mismatch"
+	// ErrStoreUnsafe: the store lacks something that the guard stands on.
+	ErrStoreUnsafe Reason = "store-unsafe"
+	// ErrRepeatableETag: replacing the object would give it an ETag that can
+	// come back with the same bytes, so that a paused older writer could
+	// still pass its If-Match (the ETag rule).
+	ErrRepeatableETag Reason = "repeatable-etag"
+	// ErrOutcomeUnknown: the write was sent and it could not be settled
+	// whether the store applied it.
+	ErrOutcomeUnknown Reason = "outcome-unknown"
+	// ErrIssuerRefuses: the issuer would not give a number: its counter went
+	// back, its table is not the one it was made in, or two regions count at once.
+	ErrIssuerRefuses Reason = "issuer-refuses"
+	// ErrInvalid: an argument can't be used: key, metadata, size, sequence.
+	ErrInvalid Reason = "invalid"
+)
+
+var reasonText = map[Reason]string{
+	ErrMissingToken:   "no fencing token",
+	ErrMalformedToken: "malformed fencing token",
+	ErrStale:          "stale token",
+	ErrReplayed:       "replayed token",
+	ErrExists:         "object exists",
+	ErrUnfenced:       "object is not fenced",
+	ErrCorruptRecord:  "corrupt fence record",
+	ErrFenceLost:      "fence lost",
+	ErrIssuerMismatch: "issuer mismatch",
+	ErrScopeMismatch:  "scope mismatch",
+	ErrStoreUnsafe:    "store not safe",
+	ErrRepeatableETag: "repeatable ETag",
+	ErrOutcomeUnknown: "outcome unknown",
+	ErrIssuerRefuses:  "issuer refuses",
+	ErrInvalid:        "invalid argument",
+}
+
+// Error implements error.
+func (r Reason) Error() string {
+	if t, ok := reasonText[r]; ok {
+		return t
+	}
+	return string(r)
+}
+
+// ReasonOf returns the reason that err carries, or "" when it carries none.
+func ReasonOf(err error) Reason {
+	var r Reason
+	if errors.As(err, &r) {
+		return r
+	}
+	return ""
+}
+
+// A Refusal is the error of a write that the guard did not make, or whose
+// outcome it could not settle. errors.Is finds its Reason and, where there is
+// one, the store's own error behind it.
+type Refusal struct {
+	Reason Reason
+	// Key as given to the call; URL is the same with the store's name before it.
+	Key, URL string
+	// Offered is the fence record that the write would have carried.
+	Offered Record
+	// Held is the object's fence record, when one was seen.
+	Held *Record
+	// MayHaveApplied says that one of this call's requests may have reached
+	// the object before it was superseded: its answer was lost.
+	MayHaveApplied bool
+	// Requests that the call made.
+	Requests int
+	// Detail says more about this very refusal, in words.
+	Detail string
+	// Cures is what the caller can do about it, one per entry.
+	Cures []string
+	// Err is the error behind the refusal, if any.
+	Err error
+}
+
+// Error names the reason, the key, and both fencing numbers.
+func (r *Refusal) Error() string {
+	var b strings.Builder
+	held := func() string {
+		if r.Held == nil {
+			return ""
+		}
+		return fmt.Sprintf("already written with %s (scope %s)", r.Held.Fence(), r.Held.Scope)
+	}
+	switch r.Reason {
+	case ErrStale, ErrReplayed:
+		fmt.Fprintf(&b, "%s %s for %s: %s", r.Reason.Error(), r.Offered.Fence(), r.URL, held())
+	case ErrIssuerMismatch:
+		fmt.Fprintf(&b, "%s for %s: token %s comes from issuer %s, the object holds %s from issuer %s; numbers of two counters can't be compared",
+			r.Reason.Error(), r.URL, r.Offered.Fence(), r.Offered.Issuer, r.Held.Fence(), r.Held.Issuer)
+	case ErrScopeMismatch:
+		fmt.Fprintf(&b, "%s for %s: token %s is of scope %s, the object holds %s of scope %s; numbers of two scopes can't be compared",
+			r.Reason.Error(), r.URL, r.Offered.Fence(), r.Offered.Scope, r.Held.Fence(), r.Held.Scope)
+	default:
+		fmt.Fprintf(&b, "%s for %s", r.Reason.Error(), r.URL)
+		if h := held(); h != "" {
+			fmt.Fprintf(&b, ": %s", h)
+		}
+	}
+	if r.Detail != "" {
+		fmt.Fprintf(&b, ": %s", r.Detail)
+	}
+	if r.MayHaveApplied {
+		b.WriteString("; this write may have been applied before it was superseded")
+	}
+	if r.Err != nil {
+		fmt.Fprintf(&b, ": %v", r.Err)
+	}
+	return b.String()
+}
+
+// Unwrap gives errors.Is and errors.As the reason and the error behind it.
+func (r *Refusal) Unwrap() []error {
+	if r.Err == nil {
+		return []error{r.Reason}
+	}
+	return []error{r.Reason, r.Err}
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrInvalid, fmt.Errorf(format, args...))
+}
