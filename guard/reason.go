@@ -102,8 +102,6 @@ type Refusal struct {
 	// MayHaveApplied says that one of this call's requests may have reached
 	// the object before it was superseded: its answer was lost.
 	MayHaveApplied bool
-	// Requests that the call made.
-	Requests int
 	// Detail says more about this very refusal, in words.
 	Detail string
 	// Cures is what the caller can do about it, one per entry.

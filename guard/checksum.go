@@ -1,0 +1,64 @@
+package guard
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
+	"hash"
+	"hash/crc32"
+	"hash/crc64"
+	"io"
+)
+
+// crc64nvme is the reversed polynomial of CRC-64/NVME, which S3 uses by default.
+var crc64nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
+
+// NewHash returns the hash of the checksum's algorithm, nil when it is not
+// known. Its Sum is what [Checksum.Value] holds in base64.
+func (c Checksum) NewHash() hash.Hash {
+	switch c.Algorithm {
+	case "CRC32":
+		return crc32.NewIEEE()
+	case "CRC32C":
+		return crc32.New(castagnoli)
+	case "CRC64NVME":
+		return crc64.New(crc64nvme)
+	case "SHA1":
+		return sha1.New()
+	case "SHA256":
+		return sha256.New()
+	}
+	return nil
+}
+
+// matches reports whether body has the checksum; known is false when the
+// checksum is absent or of an unknown algorithm.
+func (c Checksum) matches(ctx context.Context, body Body) (same, known bool, err error) {
+	h := c.NewHash()
+	if h == nil || c.Value == "" {
+		return false, false, nil
+	}
+	if err := hashBody(ctx, h, body); err != nil {
+		return false, false, err
+	}
+	return base64.StdEncoding.EncodeToString(h.Sum(nil)) == c.Value, true, nil
+}
+
+// hashBody writes the whole body to h, unless the context ends.
+func hashBody(ctx context.Context, h hash.Hash, body Body) error {
+	buf := make([]byte, 64<<10)
+	for r := body.Reader(); ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := r.Read(buf)
+		h.Write(buf[:n])
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

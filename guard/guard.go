@@ -1,0 +1,229 @@
+package guard
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Options of a Guard. The zero value of each field means its default.
+type Options struct {
+	// Logger gets each attempt at debug level, and warnings when a store does
+	// not do what it was believed to do. Never bodies, never credentials.
+	// Default: none.
+	Logger *slog.Logger
+	// MaxAttempts bounds how often one call meets an error that may pass
+	// (no answer, 5xx, conflict) before it gives up. Default: 10.
+	MaxAttempts int
+	// Backoff returns how long to wait after the n-th such error, n from 1.
+	// Default: a random time up to 50 ms doubled each time, at most 5 s.
+	Backoff func(n int) time.Duration
+	// Rand is where write ids come from. Default: crypto/rand.
+	Rand io.Reader
+}
+
+// A Guard makes fenced writes to one Store. It is safe for concurrent use and
+// makes no request until it is asked to do something.
+type Guard struct {
+	store       Store
+	log         *slog.Logger
+	maxAttempts int
+	backoff     func(int) time.Duration
+	rand        io.Reader
+	memory      memory
+
+	settingsLock chan struct{} // a lock that a context can stop waiting for
+	settings     *Settings
+}
+
+// New returns a Guard over store. opts may be nil.
+func New(store Store, opts *Options) *Guard {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxAttempts <= 0 {
+		o.MaxAttempts = 10
+	}
+	if o.Backoff == nil {
+		o.Backoff = jitter
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Reader
+	}
+	return &Guard{
+		store:        store,
+		log:          o.Logger,
+		maxAttempts:  o.MaxAttempts,
+		backoff:      o.Backoff,
+		rand:         o.Rand,
+		settingsLock: make(chan struct{}, 1),
+	}
+}
+
+// jitter spreads the whole delay at random: without that, contenders for one
+// object meet again and again.
+func jitter(n int) time.Duration {
+	return mathrand.N(min(50*time.Millisecond<<min(n-1, 10), 5*time.Second))
+}
+
+// bucketSettings asks the store once and remembers the answer.
+func (g *Guard) bucketSettings(ctx context.Context, c *call) (Settings, error) {
+	select {
+	case g.settingsLock <- struct{}{}:
+		defer func() { <-g.settingsLock }()
+	case <-ctx.Done():
+		return Settings{}, ctx.Err()
+	}
+	if g.settings != nil {
+		return *g.settings, nil
+	}
+	for {
+		s, err := g.store.Settings(ctx)
+		c.requests += s.Requests
+		if err == nil {
+			g.settings = &s
+			return s, nil
+		}
+		if err := c.pause(ctx, fmt.Errorf("read the bucket's settings: %w", err)); err != nil {
+			return Settings{}, err
+		}
+	}
+}
+
+// outcome classes of a store's error: the one retry policy.
+type class int
+
+const (
+	// final: nothing changed, and asking again changes nothing either.
+	final class = iota
+	// moved: nothing changed, but the object did: look and decide again.
+	moved
+	// again: nothing changed; ask again after a while.
+	again
+	// unknown: the store may or may not have done it.
+	unknown
+)
+
+func classify(err error) class {
+	var refusal *Refusal
+	switch {
+	case errors.As(err, &refusal):
+		return final
+	case errors.Is(err, ErrNotSent):
+		return again
+	case errors.Is(err, ErrPreconditionFailed), errors.Is(err, ErrNotFound):
+		return moved
+	case errors.Is(err, ErrConflict):
+		return again
+	case errors.Is(err, ErrNoBucket), errors.Is(err, ErrDenied),
+		errors.Is(err, ErrUnsupported), errors.Is(err, ErrRejected):
+		return final
+	}
+	return unknown
+}
+
+// A call is the state that one call of the Guard carries through its requests.
+type call struct {
+	g        *Guard
+	requests int
+	failures int
+}
+
+// pause waits before another attempt after cause. It returns an error when
+// there shall be none: cause itself when it can't pass or has come too often,
+// or the context's error.
+func (c *call) pause(ctx context.Context, cause error) error {
+	if err := ctx.Err(); err != nil {
+		return canceled(err, cause)
+	}
+	if classify(cause) == final {
+		return cause
+	}
+	c.failures++
+	c.g.log.DebugContext(ctx, "request failed", "failures", c.failures, "error", cause)
+	if c.failures >= c.g.maxAttempts {
+		return fmt.Errorf("gave up after %d failed attempts: %w", c.failures, cause)
+	}
+	t := time.NewTimer(c.g.backoff(c.failures))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return canceled(ctx.Err(), cause)
+	}
+}
+
+// canceled keeps what the store said before the context ended, unless that
+// was only the context's end again.
+func canceled(err, cause error) error {
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w (before that: %w)", err, cause)
+}
+
+// head observes an object, asking again after errors that may pass. Absent is
+// ErrNotFound.
+func (c *call) head(ctx context.Context, key string, opts HeadOptions) (Object, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return Object{}, err
+		}
+		c.requests++
+		obj, err := c.g.store.Head(ctx, key, opts)
+		if err == nil || errors.Is(err, ErrNotFound) {
+			return obj, err
+		}
+		if err := c.pause(ctx, err); err != nil {
+			return Object{}, err
+		}
+	}
+}
+
+// memory holds what this Guard wrote last, per key, so that writing a key
+// again takes one request. Forgetting is always safe: the object is observed.
+type memory struct {
+	mu sync.Mutex
+	m  map[string]sighting
+}
+
+const maxRemembered = 1 << 16
+
+func (m *memory) get(key string) (sighting, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.m[key]
+	return s, ok
+}
+
+func (m *memory) put(key string, s sighting) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.m == nil {
+		m.m = make(map[string]sighting)
+	}
+	if _, ok := m.m[key]; !ok && len(m.m) >= maxRemembered {
+		for k := range m.m { // any one will do
+			delete(m.m, k)
+			break
+		}
+	}
+	m.m[key] = s
+}
+
+func (m *memory) forget(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.m, key)
+}

@@ -1,0 +1,375 @@
+// Package issuer holds the sources of fencing numbers.
+//
+// An issuer must never give a number twice and never go back, whatever crashes
+// or is restored from a backup. [DynamoDB] keeps one counter item per scope
+// and takes a number with a single atomic update.
+package issuer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/s3fence/s3fence/guard"
+)
+
+// DynamoDBAPI is what a [DynamoDB] issuer calls of *dynamodb.Client.
+type DynamoDBAPI interface {
+	DescribeTable(context.Context, *dynamodb.DescribeTableInput, ...func(*dynamodb.Options)) (*dynamodb.DescribeTableOutput, error)
+	CreateTable(context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options)) (*dynamodb.CreateTableOutput, error)
+	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
+	PutItem(context.Context, *dynamodb.PutItemInput, ...func(*dynamodb.Options)) (*dynamodb.PutItemOutput, error)
+	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
+}
+
+// The item's attributes. The partition key is the scope alone, so that a
+// policy can limit a job to its own scope with dynamodb:LeadingKeys; the sort
+// key leaves room for more items of a scope beside its counter.
+const (
+	attrScope        = "scope"
+	attrItem         = "item"
+	attrIssuer       = "issuer"        // issuer id, 16 hex digits
+	attrNumber       = "number"        // the last number given
+	attrTableID      = "table_id"      // the table's TableId when the counter was made
+	attrTableCreated = "table_created" // and its creation time, in milliseconds
+	itemCounter      = "counter"
+)
+
+// An Error says why an issuer gave no number and what to do about it. It
+// wraps [guard.ErrIssuerRefuses].
+type Error struct {
+	// Source names the issuer: dynamodb://TABLE.
+	Source string
+	Scope  string
+	Detail string
+	Cures  []string
+	Err    error
+}
+
+// Error names the issuer, the scope and what is wrong.
+func (e *Error) Error() string {
+	s := guard.ErrIssuerRefuses.Error() + ": " + e.Source
+	if e.Scope != "" {
+		s += ": scope " + e.Scope
+	}
+	s += ": " + e.Detail
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns guard.ErrIssuerRefuses and the error behind it.
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{guard.ErrIssuerRefuses}
+	}
+	return []error{guard.ErrIssuerRefuses, e.Err}
+}
+
+// DynamoDB issues tokens from a DynamoDB table: a [guard.Issuer]. One token
+// takes one request. It is safe for concurrent use.
+//
+// The client's own retries are welcome here: a lost answer leaves a gap in the
+// numbers and never a repeat.
+type DynamoDB struct {
+	client  DynamoDBAPI
+	table   string
+	id      string // TableId
+	created string // creation time in milliseconds
+	rand    io.Reader
+
+	mu    sync.Mutex
+	known map[string]counter
+}
+
+// counter is what this process has seen of a scope.
+type counter struct {
+	issuer guard.IssuerID
+	last   int64
+}
+
+// OpenDynamoDB describes the table and checks that it can count: it must
+// exist, and must not be replicated to other regions with eventual
+// consistency, which would give the same number in two of them.
+//
+// The error is an [*Error] when the table can't be used.
+func OpenDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (*DynamoDB, error) {
+	d := &DynamoDB{client: client, table: table, rand: rand.Reader, known: make(map[string]counter)}
+	out, err := client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &table})
+	if err != nil {
+		var missing *types.ResourceNotFoundException
+		if errors.As(err, &missing) {
+			return nil, d.refuse("", err, "the table does not exist", "make it: s3fence init")
+		}
+		return nil, fmt.Errorf("describe table %s: %w", table, err)
+	}
+	if err := d.check(out.Table); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// InitDynamoDB makes the table if it is absent, waits until it is active, and
+// opens it. created says whether it was made now. An existing table is left as
+// it is.
+func InitDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (d *DynamoDB, created bool, err error) {
+	_, err = client.CreateTable(ctx, &dynamodb.CreateTableInput{
+		TableName: &table,
+		AttributeDefinitions: []types.AttributeDefinition{
+			{AttributeName: aws.String(attrScope), AttributeType: types.ScalarAttributeTypeS},
+			{AttributeName: aws.String(attrItem), AttributeType: types.ScalarAttributeTypeS},
+		},
+		KeySchema: []types.KeySchemaElement{
+			{AttributeName: aws.String(attrScope), KeyType: types.KeyTypeHash},
+			{AttributeName: aws.String(attrItem), KeyType: types.KeyTypeRange},
+		},
+		BillingMode: types.BillingModePayPerRequest,
+		// Dropping the table would lose every high-water mark of the issuer.
+		DeletionProtectionEnabled: aws.Bool(true),
+	})
+	var exists *types.ResourceInUseException
+	if err != nil && !errors.As(err, &exists) {
+		return nil, false, fmt.Errorf("create table %s: %w", table, err)
+	}
+	created = err == nil
+	const longest = 5 * time.Minute
+	waiter := dynamodb.NewTableExistsWaiter(client, func(o *dynamodb.TableExistsWaiterOptions) {
+		o.MinDelay, o.MaxDelay = 200*time.Millisecond, 5*time.Second
+	})
+	if err := waiter.Wait(ctx, &dynamodb.DescribeTableInput{TableName: &table}, longest); err != nil {
+		return nil, created, fmt.Errorf("wait until table %s is active: %w", table, err)
+	}
+	d, err = OpenDynamoDB(ctx, client, table)
+	return d, created, err
+}
+
+// check takes in what the table is, and refuses one that can't count.
+func (d *DynamoDB) check(t *types.TableDescription) error {
+	if t == nil || t.CreationDateTime == nil {
+		return d.refuse("", nil, "DescribeTable says nothing about the table")
+	}
+	if len(t.Replicas) > 0 && t.MultiRegionConsistency != types.MultiRegionConsistencyStrong {
+		return d.refuse("", nil, "it is a global table with eventual consistency: two regions would give the same number",
+			"use a table of one region, or a global table with multi-Region strong consistency")
+	}
+	key := make(map[string]types.KeyType)
+	for _, k := range t.KeySchema {
+		key[aws.ToString(k.AttributeName)] = k.KeyType
+	}
+	if !maps.Equal(key, map[string]types.KeyType{attrScope: types.KeyTypeHash, attrItem: types.KeyTypeRange}) {
+		return d.refuse("", nil, fmt.Sprintf("its key is not %s and %s: this is another program's table", attrScope, attrItem),
+			"name another table: --issuer dynamodb://TABLE")
+	}
+	d.id = aws.ToString(t.TableId)
+	d.created = strconv.FormatInt(t.CreationDateTime.UnixMilli(), 10)
+	return nil
+}
+
+// CreateScope makes the scope's counter with a fresh issuer id, bound to this
+// table. An existing counter is never reset: its id is returned, and created
+// is false.
+func (d *DynamoDB) CreateScope(ctx context.Context, scope string) (id guard.IssuerID, created bool, err error) {
+	if err := guard.CheckScope(scope); err != nil {
+		return id, false, err
+	}
+	if id, err = guard.NewIssuerID(d.rand); err != nil {
+		return id, false, err
+	}
+	item := d.key(scope)
+	item[attrIssuer] = str(id.String())
+	item[attrNumber] = num("0")
+	item[attrTableID] = str(d.id)
+	item[attrTableCreated] = num(d.created)
+	_, err = d.client.PutItem(ctx, &dynamodb.PutItemInput{
+		TableName:                &d.table,
+		Item:                     item,
+		ConditionExpression:      aws.String("attribute_not_exists(#scope)"),
+		ExpressionAttributeNames: map[string]string{"#scope": attrScope},
+	})
+	if err == nil {
+		return id, true, nil
+	}
+	var failed *types.ConditionalCheckFailedException
+	if !errors.As(err, &failed) {
+		return id, false, fmt.Errorf("create the counter of scope %s in table %s: %w", scope, d.table, err)
+	}
+	old, err := d.read(ctx, scope)
+	if err != nil {
+		return id, false, err
+	}
+	if err := d.judge(scope, old, nil); err != nil {
+		return id, false, err
+	}
+	have, err := guard.ParseIssuerID(text(old[attrIssuer]))
+	if err != nil {
+		return id, false, d.refuse(scope, err, "the counter's issuer id is damaged")
+	}
+	// The same id is ours: the answer to our own write was lost and the client
+	// sent it again.
+	return have, have == id, nil
+}
+
+// Issue takes the next number of scope with one UpdateItem. It implements
+// [guard.Issuer].
+//
+// It refuses, with an [*Error], when the scope has no counter, when the
+// counter was made in another table (the table was restored or made anew),
+// when the counter was replaced while this process held the old one, and when
+// it went back.
+func (d *DynamoDB) Issue(ctx context.Context, scope string) (guard.Token, error) {
+	if err := guard.CheckScope(scope); err != nil {
+		return guard.Token{}, err
+	}
+	// Taken before the request: numbers that other callers get meanwhile may
+	// be recorded before ours comes back.
+	d.mu.Lock()
+	before, known := d.known[scope]
+	d.mu.Unlock()
+
+	cond := "attribute_exists(#issuer) AND #tid = :tid AND #created = :created"
+	values := map[string]types.AttributeValue{
+		":one": num("1"), ":tid": str(d.id), ":created": num(d.created),
+	}
+	if known {
+		cond += " AND #issuer = :issuer"
+		values[":issuer"] = str(before.issuer.String())
+	}
+	out, err := d.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+		TableName:           &d.table,
+		Key:                 d.key(scope),
+		UpdateExpression:    aws.String("ADD #number :one"),
+		ConditionExpression: &cond,
+		ExpressionAttributeNames: map[string]string{
+			"#number": attrNumber, "#issuer": attrIssuer, "#tid": attrTableID, "#created": attrTableCreated,
+		},
+		ExpressionAttributeValues:           values,
+		ReturnValues:                        types.ReturnValueAllNew,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+	})
+	if err != nil {
+		return guard.Token{}, d.explain(ctx, scope, before, known, err)
+	}
+	id, err := guard.ParseIssuerID(text(out.Attributes[attrIssuer]))
+	if err != nil {
+		return guard.Token{}, d.refuse(scope, err, "the counter's issuer id is damaged")
+	}
+	n, err := strconv.ParseInt(text(out.Attributes[attrNumber]), 10, 64)
+	if err != nil {
+		return guard.Token{}, d.refuse(scope, err, "the counter is not a number from 1 to 2^63-1")
+	}
+	if known && n <= before.last {
+		return guard.Token{}, d.refuse(scope, nil,
+			fmt.Sprintf("the counter went back: it gave %d after %d", n, before.last), rolledBack...)
+	}
+	tok, err := guard.NewToken(id, scope, n)
+	if err != nil {
+		return guard.Token{}, d.refuse(scope, err, "the counter holds no usable number")
+	}
+	d.mu.Lock()
+	if c := d.known[scope]; n > c.last {
+		d.known[scope] = counter{id, n}
+	}
+	d.mu.Unlock()
+	return tok, nil
+}
+
+var rolledBack = []string{
+	"let no writer of this scope run until the counter is above every number it gave",
+	"or use a new scope, for new keys",
+}
+
+// explain finds out why the update was refused.
+func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, known bool, err error) error {
+	var failed *types.ConditionalCheckFailedException
+	var missing *types.ResourceNotFoundException
+	switch {
+	case errors.As(err, &missing):
+		return d.refuse(scope, err, "the table is gone", "make it: s3fence init; its old numbers are lost")
+	case !errors.As(err, &failed):
+		return fmt.Errorf("take a number of scope %s from table %s: %w", scope, d.table, err)
+	}
+	old := failed.Item // not every server returns it
+	if old == nil {
+		var err2 error
+		if old, err2 = d.read(ctx, scope); err2 != nil {
+			return errors.Join(err2, err)
+		}
+	}
+	var expect *guard.IssuerID
+	if known {
+		expect = &before.issuer
+	}
+	if err := d.judge(scope, old, expect); err != nil {
+		return err
+	}
+	return fmt.Errorf("take a number of scope %s from table %s: the counter changed while it was looked at: %w", scope, d.table, err)
+}
+
+// judge refuses a counter item that can't be counted on.
+func (d *DynamoDB) judge(scope string, item map[string]types.AttributeValue, expect *guard.IssuerID) error {
+	id, created, is := text(item[attrTableID]), text(item[attrTableCreated]), text(item[attrIssuer])
+	switch {
+	case len(item) == 0:
+		return d.refuse(scope, nil, "it has no counter", "make it: s3fence init --scope "+scope)
+	case id != d.id || created != d.created:
+		return d.refuse(scope, nil, fmt.Sprintf(
+			"the counter was made in table %s (created %s), and this one is %s (created %s): the table was restored or copied, so the counter may have gone back",
+			orNone(id), orNone(created), orNone(d.id), d.created), rolledBack...)
+	case expect != nil && is != expect.String():
+		return d.refuse(scope, nil, fmt.Sprintf("the counter was made anew: its issuer id was %s and is %s", expect, orNone(is)),
+			"start this process again, for new keys only: objects written under the old counter refuse the new one's numbers")
+	case is == "":
+		return d.refuse(scope, nil, "the counter has no issuer id")
+	}
+	return nil
+}
+
+func (d *DynamoDB) read(ctx context.Context, scope string) (map[string]types.AttributeValue, error) {
+	out, err := d.client.GetItem(ctx, &dynamodb.GetItemInput{
+		TableName: &d.table, Key: d.key(scope), ConsistentRead: aws.Bool(true),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the counter of scope %s in table %s: %w", scope, d.table, err)
+	}
+	return out.Item, nil
+}
+
+func (d *DynamoDB) key(scope string) map[string]types.AttributeValue {
+	return map[string]types.AttributeValue{attrScope: str(scope), attrItem: str(itemCounter)}
+}
+
+func (d *DynamoDB) refuse(scope string, err error, detail string, cures ...string) error {
+	return &Error{Source: "dynamodb://" + d.table, Scope: scope, Detail: detail, Cures: cures, Err: err}
+}
+
+func str(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
+func num(s string) types.AttributeValue { return &types.AttributeValueMemberN{Value: s} }
+
+// text returns the text of a string or number attribute, "" for any other.
+func text(v types.AttributeValue) string {
+	switch v := v.(type) {
+	case *types.AttributeValueMemberS:
+		return v.Value
+	case *types.AttributeValueMemberN:
+		return v.Value
+	}
+	return ""
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "(none)"
+	}
+	return s
+}
