@@ -75,3 +75,11 @@ func decide(o offer, s sighting) verdict {
 	}
 	return verdict{action: replace, etag: s.etag, held: &held}
 }
+
+// outcome is what the write that v asks for comes to.
+func (v verdict) outcome() Outcome {
+	if v.action == replace {
+		return Replaced
+	}
+	return Created
+}

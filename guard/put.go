@@ -36,6 +36,9 @@ type PutOptions struct {
 	// that was paused before it can then land over it, if the bytes are the
 	// same as the ones it saw. It is logged, and the result says repeatable.
 	AcceptRepeatableETag bool
+	// DryRun observes and decides, and does not write: the result says what
+	// the outcome would have been.
+	DryRun bool
 }
 
 // An Outcome is what a write that did not fail came to.
@@ -200,6 +203,10 @@ func (w *write) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return w.settle(err)
 		}
+		if w.opts.DryRun {
+			w.res.Outcome, w.res.Previous = v.outcome(), v.held
+			return nil
+		}
 		answer, err := w.send(ctx, v)
 		if err == nil {
 			w.done(ctx, v, answer, !o.repeatableETag && !w.opts.AcceptRepeatableETag)
@@ -308,7 +315,7 @@ func (w *write) refusal(reason Reason, held *Record, err error) *Refusal {
 			"accept it for this write (--accept-repeatable-etag)",
 		}
 	case ErrStoreUnsafe:
-		r.Detail = "the store does not do what guarded writes need; nothing was written without it"
+		r.Detail = "it lacks something that this write needs, and nothing was written without it"
 	case ErrOutcomeUnknown:
 		r.Cures = []string{"run it again with the same token, sequence and write id " + w.res.Record.WriteID.String() +
 			": it is recognised if it was applied"}
@@ -349,11 +356,8 @@ func (w *write) send(ctx context.Context, v verdict) (PutResult, error) {
 // done fills the result of a write that the store took.
 func (w *write) done(ctx context.Context, v verdict, answer PutResult, unique bool) {
 	res := w.res
-	res.Outcome, res.Previous = Created, v.held
+	res.Outcome, res.Previous = v.outcome(), v.held
 	res.ETag, res.VersionID = strings.Trim(answer.ETag, `"`), answer.VersionID
-	if v.action == replace {
-		res.Outcome = Replaced
-	}
 	// Look at what came back, not at what was asked: a store that ignores the
 	// encryption header answers with the MD5 of the bytes.
 	believed := uniqueSSE(answer.SSE) || unique && (v.action == replace || uniqueSSE(w.opts.SSE))
@@ -459,10 +463,12 @@ func (w *write) underMarker(ctx context.Context) (*Record, error) {
 
 func (w *write) findFenced(ctx context.Context) (*Record, error) {
 	w.requests++
+	listed := false
 	for v, err := range w.g.store.Versions(ctx, w.key) {
 		if err != nil {
 			return nil, err
 		}
+		listed = true
 		if v.DeleteMarker {
 			continue
 		}
@@ -481,6 +487,11 @@ func (w *write) findFenced(ctx context.Context) (*Record, error) {
 			return &r, nil
 		}
 	}
+	if !listed {
+		// Not even the marker: MinIO lists nothing for a key with a leading
+		// slash. Not seeing a fenced version is no proof that there is none.
+		return nil, w.refusal(ErrFenceLost, nil, errors.New("the store lists no versions of it"))
+	}
 	return nil, nil
 }
 
@@ -492,6 +503,7 @@ type watchedBody struct {
 	err  atomic.Pointer[error]
 }
 
+// ReadAt implements io.ReaderAt.
 func (b *watchedBody) ReadAt(p []byte, off int64) (int, error) {
 	n, err := b.r.ReadAt(p, off)
 	if err == io.EOF && off+int64(n) < b.size {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -403,11 +404,21 @@ func TestFenceLostUnderDeleteMarker(t *testing.T) {
 	_, err := newGuard(m).Put(t.Context(), token(t, 6), "k", guard.Bytes(nil), nil)
 	wantRefusal(t, err, guard.ErrFenceLost)
 	m.before = nil
+	_, err = newGuard(listsNothing{m}).Put(t.Context(), token(t, 6), "k", guard.Bytes(nil), nil)
+	wantRefusal(t, err, guard.ErrFenceLost)
 
 	// A marker over an object that never was fenced hides no number.
 	m.overwrite("plain", "x", nil)
 	m.remove("plain")
 	mustPut(t, newGuard(m), 6, "plain", "y", nil)
+}
+
+// listsNothing is a store that says that a delete marker stands, and lists no
+// versions, as MinIO does for a key with a leading slash.
+type listsNothing struct{ *memStore }
+
+func (listsNothing) Versions(context.Context, string) iter.Seq2[guard.Version, error] {
+	return func(func(guard.Version, error) bool) {}
 }
 
 // sameBytes tells case 13: writer 6 is paused after it observed the object,

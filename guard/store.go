@@ -55,8 +55,8 @@ type Store interface {
 	// outcome is unknown.
 	Put(ctx context.Context, key string, req PutRequest) (PutResult, error)
 
-	// Versions yields the versions of one key, newest first; none at all in
-	// a bucket that never kept any.
+	// Versions yields the versions of one key, newest first, delete markers
+	// among them; at most the one object there is in a bucket that never kept any.
 	Versions(ctx context.Context, key string) iter.Seq2[Version, error]
 
 	// Settings reads what the bucket itself is set to, as far as the caller

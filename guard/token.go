@@ -3,6 +3,7 @@ package guard
 import (
 	"cmp"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -313,7 +314,7 @@ func parseDigits(s string, width int) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err == nil && n == 0 {
-		err = fmt.Errorf("zero is not a fencing number")
+		err = errors.New("zero is not a fencing number")
 	}
 	return n, err
 }

@@ -1,0 +1,411 @@
+package s3store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/s3fence/s3fence/guard"
+)
+
+// S3API is what a [Store] calls of an *s3.Client.
+type S3API interface {
+	HeadObject(context.Context, *s3.HeadObjectInput, ...func(*s3.Options)) (*s3.HeadObjectOutput, error)
+	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
+	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
+	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput, ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
+	GetBucketVersioning(context.Context, *s3.GetBucketVersioningInput, ...func(*s3.Options)) (*s3.GetBucketVersioningOutput, error)
+	GetBucketEncryption(context.Context, *s3.GetBucketEncryptionInput, ...func(*s3.Options)) (*s3.GetBucketEncryptionOutput, error)
+}
+
+var _ S3API = (*s3.Client)(nil)
+
+// A Store is a bucket behind a client of aws-sdk-go-v2. It implements
+// [guard.Store] and is safe for concurrent use.
+type Store struct {
+	bucket
+	client S3API
+}
+
+var _ guard.Store = (*Store)(nil)
+
+// New returns the store that bucket is, through a client of the caller's. It
+// sends nothing. opts may be nil.
+//
+// The client's retries are left out: each call tells the SDK not to retry.
+func New(client S3API, bucket string, opts *Options) *Store {
+	return &Store{newBucket(bucket, opts), client}
+}
+
+// An awsFlight is a flight through the SDK's middleware.
+type awsFlight struct {
+	flight
+	entered, handed bool
+}
+
+// notSent holds only of a client that let the flight in: one that wraps the
+// SDK's and drops the options leaves it with nothing to go by.
+func (f *awsFlight) notSent(err error) bool {
+	return f.entered && !f.handed || f.flight.notSent(err)
+}
+
+// options makes one call one attempt, and sees the request leave the SDK:
+// credentials, endpoint and signature are settled by then.
+func (f *awsFlight) options(o *s3.Options) {
+	o.Retryer = aws.NopRetryer{}
+	o.APIOptions = append(slices.Clip(o.APIOptions), func(stack *middleware.Stack) error {
+		f.entered = true
+		return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("s3fenceSending",
+			func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (
+				middleware.DeserializeOutput, middleware.Metadata, error,
+			) {
+				f.handed = true
+				return next.HandleDeserialize(f.watch(ctx), in)
+			}), middleware.After)
+	})
+}
+
+// fail gives err its meaning and returns the answer's headers, if one came.
+func (s *Store) fail(o op, key string, err error, f *awsFlight, features string) (http.Header, error) {
+	var (
+		answer  *smithyhttp.ResponseError
+		api     smithy.APIError
+		invalid smithy.InvalidParamsError
+		header  http.Header
+		status  int
+		code    string
+	)
+	if errors.As(err, &invalid) {
+		return nil, s.reject(o, key, err)
+	}
+	if errors.As(err, &answer) && answer.Response != nil {
+		status, header = answer.HTTPStatusCode(), answer.Response.Header
+	}
+	if errors.As(err, &api) {
+		code = api.ErrorCode()
+	}
+	// The answer to HEAD has no body to hold a code; MinIO repeats it here.
+	if c := header.Get("x-minio-error-code"); c != "" {
+		code = c
+	}
+	return header, s.bucket.fail(o, key, err, f.notSent(err), status, code, features)
+}
+
+func (s *Store) payer() types.RequestPayer {
+	if s.opts.RequestPayer {
+		return types.RequestPayerRequester
+	}
+	return ""
+}
+
+// failRead is fail for Head and Get, with what the error says of the object.
+func (s *Store) failRead(o op, key string, err error, f *awsFlight) (guard.Object, error) {
+	header, err := s.fail(o, key, err, f, "")
+	return deleteMarker(header, err)
+}
+
+// deleteMarker reads a delete marker off the failed answer to a read. One
+// asked for by its version id is answered with 405, which is as absent.
+func deleteMarker(h http.Header, err error) (guard.Object, error) {
+	if h.Get("x-amz-delete-marker") != "true" {
+		return guard.Object{}, err
+	}
+	if errors.Is(err, guard.ErrUnsupported) {
+		err = fmt.Errorf("%w: a delete marker", guard.ErrNotFound)
+	}
+	return guard.Object{DeleteMarker: true, VersionID: h.Get("x-amz-version-id")}, err
+}
+
+// Head observes an object, as [guard.Store] says. Its errors are the
+// sentinels of package guard, [guard.ErrNoBucket] only where the store names
+// it in a header, since the answer to HEAD has no body.
+func (s *Store) Head(ctx context.Context, key string, opts guard.HeadOptions) (guard.Object, error) {
+	if err := s.checkKey(ctx, opHead, key); err != nil {
+		return guard.Object{}, err
+	}
+	in := &s3.HeadObjectInput{Bucket: &s.name, Key: &key, RequestPayer: s.payer()}
+	if opts.VersionID != "" {
+		in.VersionId = &opts.VersionID
+	}
+	if opts.Checksum {
+		in.ChecksumMode = types.ChecksumModeEnabled
+	}
+	f := new(awsFlight)
+	out, err := s.client.HeadObject(ctx, in, f.options)
+	if err != nil {
+		return s.failRead(opHead, key, err, f)
+	}
+	if aws.ToString(out.ETag) == "" {
+		return s.failRead(opHead, key, errNoETag, f)
+	}
+	obj := guard.Object{
+		ETag:         *out.ETag,
+		Size:         size(out.ContentLength),
+		VersionID:    aws.ToString(out.VersionId),
+		LastModified: aws.ToTime(out.LastModified),
+		SSE:          string(out.ServerSideEncryption),
+		Headers: guard.Headers{
+			ContentType:        aws.ToString(out.ContentType),
+			ContentEncoding:    aws.ToString(out.ContentEncoding),
+			ContentDisposition: aws.ToString(out.ContentDisposition),
+			ContentLanguage:    aws.ToString(out.ContentLanguage),
+			CacheControl:       aws.ToString(out.CacheControl),
+			StorageClass:       string(out.StorageClass),
+			Metadata:           out.Metadata,
+		},
+	}
+	if opts.Checksum {
+		obj.Checksum = fullChecksum(string(out.ChecksumType), func(name string) string {
+			return aws.ToString(map[string]*string{
+				"CRC32": out.ChecksumCRC32, "CRC32C": out.ChecksumCRC32C, "CRC64NVME": out.ChecksumCRC64NVME,
+				"SHA1": out.ChecksumSHA1, "SHA256": out.ChecksumSHA256,
+			}[name])
+		})
+	}
+	return obj, nil
+}
+
+func size(n *int64) int64 {
+	if n == nil {
+		return -1 // not said; never to be taken for an empty object
+	}
+	return *n
+}
+
+// Get reads an object, as [guard.Store] says. The SDK compares the bytes with
+// the checksum that the store keeps of the whole object.
+func (s *Store) Get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
+	if err := s.checkKey(ctx, opGet, key); err != nil {
+		return guard.Object{}, nil, err
+	}
+	f := new(awsFlight)
+	out, err := s.client.GetObject(ctx, &s3.GetObjectInput{
+		Bucket: &s.name, Key: &key, RequestPayer: s.payer(), ChecksumMode: types.ChecksumModeEnabled,
+	}, f.options)
+	if err != nil {
+		obj, err := s.failRead(opGet, key, err, f)
+		return obj, nil, err
+	}
+	if aws.ToString(out.ETag) == "" {
+		_ = out.Body.Close()
+		obj, err := s.failRead(opGet, key, errNoETag, f)
+		return obj, nil, err
+	}
+	obj := guard.Object{
+		ETag:         *out.ETag,
+		Size:         size(out.ContentLength),
+		VersionID:    aws.ToString(out.VersionId),
+		LastModified: aws.ToTime(out.LastModified),
+		SSE:          string(out.ServerSideEncryption),
+		Headers: guard.Headers{
+			ContentType:        aws.ToString(out.ContentType),
+			ContentEncoding:    aws.ToString(out.ContentEncoding),
+			ContentDisposition: aws.ToString(out.ContentDisposition),
+			ContentLanguage:    aws.ToString(out.ContentLanguage),
+			CacheControl:       aws.ToString(out.CacheControl),
+			StorageClass:       string(out.StorageClass),
+			Metadata:           out.Metadata,
+		},
+	}
+	return obj, verify(out.Body, obj.Size, guard.Checksum{}), nil
+}
+
+// Put writes an object, as [guard.Store] says, in one PUT. Metadata must be
+// printable ASCII under lower-case keys; anything that a header could not
+// carry there and back unchanged is [guard.ErrRejected] and not sent.
+func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guard.PutResult, error) {
+	if err := s.checkPut(ctx, key, req); err != nil {
+		return guard.PutResult{}, err
+	}
+	h := req.Headers
+	in := &s3.PutObjectInput{
+		Bucket:               &s.name,
+		Key:                  &key,
+		Body:                 req.Body.Reader(),
+		ContentLength:        aws.Int64(req.Body.Size()),
+		ContentType:          optional(h.ContentType),
+		ContentEncoding:      optional(h.ContentEncoding),
+		ContentDisposition:   optional(h.ContentDisposition),
+		ContentLanguage:      optional(h.ContentLanguage),
+		CacheControl:         optional(h.CacheControl),
+		StorageClass:         types.StorageClass(h.StorageClass),
+		Metadata:             h.Metadata,
+		ServerSideEncryption: types.ServerSideEncryption(req.SSE),
+		SSEKMSKeyId:          optional(req.SSEKMSKeyID),
+		Tagging:              optional(tagging(req.Tags)),
+		RequestPayer:         s.payer(),
+	}
+	if req.Condition.Absent() {
+		in.IfNoneMatch = aws.String("*")
+	} else {
+		in.IfMatch = aws.String(req.Condition.ETag())
+	}
+	f := new(awsFlight)
+	out, err := s.client.PutObject(ctx, in, f.options)
+	if err == nil && aws.ToString(out.ETag) == "" {
+		err = errNoETag
+	}
+	if err != nil {
+		_, err = s.fail(opPut, key, err, f, features(req))
+		return guard.PutResult{}, err
+	}
+	return guard.PutResult{ETag: *out.ETag, VersionID: aws.ToString(out.VersionId), SSE: string(out.ServerSideEncryption)}, nil
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// tagging is the x-amz-tagging header: a query string.
+func tagging(tags map[string]string) string {
+	q := make(url.Values, len(tags))
+	for k, v := range tags {
+		q.Set(k, v)
+	}
+	return q.Encode()
+}
+
+// Versions yields what the store lists for key, newest first, page by page as
+// it is asked for more. A bucket that never kept versions lists its one object
+// with the id "null". The SDK hands out versions and delete markers apart;
+// where the store's clock can't tell one of each apart, the delete marker
+// comes first unless the version is the latest. Versions among themselves
+// keep the store's order.
+func (s *Store) Versions(ctx context.Context, key string) iter.Seq2[guard.Version, error] {
+	return func(yield func(guard.Version, error) bool) {
+		if err := s.checkKey(ctx, opVersions, key); err != nil {
+			yield(guard.Version{}, err)
+			return
+		}
+		// Keys come url-encoded since XML has no way to write some characters.
+		in := &s3.ListObjectVersionsInput{
+			Bucket: &s.name, Prefix: &key, EncodingType: types.EncodingTypeUrl, RequestPayer: s.payer(),
+		}
+		for {
+			f := new(awsFlight)
+			out, err := s.client.ListObjectVersions(ctx, in, f.options)
+			if err != nil {
+				_, err = s.fail(opVersions, key, err, f, "")
+				yield(guard.Version{}, err)
+				return
+			}
+			page, past := versionsOf(key, out)
+			for _, v := range page {
+				if !yield(v, nil) {
+					return
+				}
+			}
+			if past || !aws.ToBool(out.IsTruncated) {
+				return
+			}
+			next := decodeKey(out.EncodingType, out.NextKeyMarker)
+			if next == aws.ToString(in.KeyMarker) && aws.ToString(out.NextVersionIdMarker) == aws.ToString(in.VersionIdMarker) {
+				yield(guard.Version{}, fmt.Errorf("list versions of %s: the store says that there are more and not where", s.URL(key)))
+				return
+			}
+			in.KeyMarker, in.VersionIdMarker = &next, out.NextVersionIdMarker
+		}
+	}
+}
+
+func decodeKey(encoding types.EncodingType, key *string) string {
+	k := aws.ToString(key)
+	if encoding == types.EncodingTypeUrl {
+		if d, err := url.QueryUnescape(k); err == nil {
+			return d
+		}
+	}
+	return k
+}
+
+// versionsOf merges the two halves of a page, and reports whether the page
+// went past key: what has key as a prefix sorts after key itself.
+func versionsOf(key string, out *s3.ListObjectVersionsOutput) (page []guard.Version, past bool) {
+	var vs, ds []guard.Version
+	for _, v := range out.Versions {
+		if decodeKey(out.EncodingType, v.Key) != key {
+			past = true
+			continue
+		}
+		vs = append(vs, guard.Version{
+			ID: aws.ToString(v.VersionId), ETag: aws.ToString(v.ETag), Latest: aws.ToBool(v.IsLatest),
+			Size: aws.ToInt64(v.Size), LastModified: aws.ToTime(v.LastModified),
+		})
+	}
+	for _, d := range out.DeleteMarkers {
+		if decodeKey(out.EncodingType, d.Key) != key {
+			past = true
+			continue
+		}
+		ds = append(ds, guard.Version{
+			ID: aws.ToString(d.VersionId), DeleteMarker: true, Latest: aws.ToBool(d.IsLatest),
+			LastModified: aws.ToTime(d.LastModified),
+		})
+	}
+	for len(vs) > 0 && len(ds) > 0 {
+		if vs[0].Latest || !ds[0].Latest && vs[0].LastModified.After(ds[0].LastModified) {
+			page, vs = append(page, vs[0]), vs[1:]
+		} else {
+			page, ds = append(page, ds[0]), ds[1:]
+		}
+	}
+	return append(append(page, vs...), ds...), past
+}
+
+// Settings asks for the bucket's versioning and, unless ETags are unique
+// anyway, for its default encryption. What it may not see, or what the store
+// does not know of, stays unknown. An error is one that may pass: no answer, a
+// done context, 5xx; or [guard.ErrNoBucket].
+func (s *Store) Settings(ctx context.Context) (guard.Settings, error) {
+	set := guard.Settings{UniqueETags: s.opts.UniqueETags}
+	if err := s.checkContext(ctx, opVersioning, ""); err != nil {
+		return set, err
+	}
+	set.Requests++
+	f := new(awsFlight)
+	v, err := s.client.GetBucketVersioning(ctx, &s3.GetBucketVersioningInput{Bucket: &s.name}, f.options)
+	if err != nil {
+		if _, err = s.fail(opVersioning, "", err, f, ""); !unknowable(err) {
+			return set, err
+		}
+	} else {
+		set.Versioning = versioning(string(v.Status))
+	}
+	if set.UniqueETags {
+		return set, nil
+	}
+	set.Requests++
+	f = new(awsFlight)
+	e, err := s.client.GetBucketEncryption(ctx, &s3.GetBucketEncryptionInput{Bucket: &s.name}, f.options)
+	if err != nil {
+		if _, err = s.fail(opEncryption, "", err, f, ""); !unknowable(err) {
+			return set, err
+		}
+		return set, nil
+	}
+	if c := e.ServerSideEncryptionConfiguration; c != nil {
+		for _, r := range c.Rules {
+			if d := r.ApplyServerSideEncryptionByDefault; d != nil {
+				set.DefaultSSE = strings.TrimSpace(string(d.SSEAlgorithm))
+				break
+			}
+		}
+	}
+	return set, nil
+}

@@ -1,0 +1,277 @@
+// Package s3store makes a [guard.Store] of a bucket that speaks S3, through
+// the SDK that the program already uses: [New] takes a client of
+// aws-sdk-go-v2, [NewMinIO] one of minio-go.
+//
+// The client is the caller's own, configured by the caller. Nothing here reads
+// the environment or a file, and no constructor sends anything.
+//
+// A conditional write whose answer was lost and that is then repeated unseen
+// gets a 412 that says nothing: it may be its own first attempt that stands in
+// the way. So every method makes one attempt, whatever retries the client was
+// configured with, and its error says what is known of that attempt. The
+// errors are those of package guard; the SDK's own error stays reachable with
+// errors.As, as smithy.APIError or minio.ErrorResponse.
+package s3store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/s3fence/s3fence/guard"
+)
+
+// Options refine a store. The zero value, and nil, are the defaults.
+type Options struct {
+	// UniqueETags says that the store gives every write an ETag of its own
+	// with no encryption asked for, whatever its bytes: S3 directory buckets,
+	// MinIO run with --no-compat. Settings passes it on to the guard, which
+	// relies on it: it must have been proven. Default false.
+	UniqueETags bool
+	// RequestPayer agrees, in every request, to be charged for it, as
+	// requester-pays buckets demand. Default false.
+	RequestPayer bool
+}
+
+// A bucket is what both adapters share.
+type bucket struct {
+	name string
+	opts Options
+}
+
+func newBucket(name string, opts *Options) bucket {
+	b := bucket{name: name}
+	if opts != nil {
+		b.opts = *opts
+	}
+	return b
+}
+
+// URL names an object for people: s3://bucket/key.
+func (b bucket) URL(key string) string { return "s3://" + b.name + "/" + key }
+
+// An op is one kind of request, for error messages.
+type op struct {
+	verb string
+	// denied says what a 403 to it may mean.
+	denied string
+}
+
+var (
+	opHead       = op{"head", "s3:GetObject is not allowed; without s3:ListBucket, S3 says the same of a key that does not exist"}
+	opGet        = op{"get", "s3:GetObject is not allowed; without s3:ListBucket, S3 says the same of a key that does not exist"}
+	opPut        = op{"put", "s3:PutObject is not allowed, or s3:GetObject, which If-Match needs too"}
+	opVersions   = op{"list versions of", "s3:ListBucketVersions is not allowed"}
+	opVersioning = op{"read the versioning of", "s3:GetBucketVersioning is not allowed"}
+	opEncryption = op{"read the encryption of", "s3:GetEncryptionConfiguration is not allowed"}
+)
+
+// fail gives err its meaning: notSent when nothing left this machine, else
+// what the status and the store's code say, else none (unknown). features is
+// what the request asked of the store, for the message about a missing one.
+func (b bucket) fail(o op, key string, err error, notSent bool, status int, code, features string) error {
+	sentinel := classify(status, code)
+	if notSent {
+		sentinel = guard.ErrNotSent
+	}
+	at := o.verb + " " + b.URL(key)
+	switch sentinel {
+	case nil:
+		return fmt.Errorf("%s: %w", at, err)
+	case guard.ErrDenied:
+		return fmt.Errorf("%s: %w (%s): %w", at, sentinel, o.denied, err)
+	case guard.ErrUnsupported:
+		if features != "" {
+			return fmt.Errorf("%s: %w (the request used %s): %w", at, sentinel, features, err)
+		}
+	}
+	return fmt.Errorf("%s: %w: %w", at, sentinel, err)
+}
+
+// classify is the one table of what a store's answer means. nil is an answer
+// that settles nothing. It is asked about failures only, so a status of 2xx
+// or 0 is an answer that was broken or never came.
+func classify(status int, code string) error {
+	switch {
+	case status == http.StatusPreconditionFailed, status == http.StatusNotModified:
+		return guard.ErrPreconditionFailed
+	case status == http.StatusNotImplemented, status == http.StatusMethodNotAllowed:
+		return guard.ErrUnsupported
+	case status < 400 || status > 499:
+		return nil
+	}
+	switch code {
+	case "RequestTimeTooSkewed", "RequestInTheFuture", "RequestExpired":
+		// Refused before it was looked at, for this machine's clock. The SDK
+		// learns the offset from the answer, so the next request may pass.
+		return guard.ErrNotSent
+	case "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
+		return guard.ErrDenied // S3 sends these with 400
+	case "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded":
+		// Not the request's fault, so no rejection: to be sent again.
+		return nil
+	}
+	switch status {
+	case http.StatusConflict:
+		return guard.ErrConflict
+	case http.StatusNotFound:
+		if code == "NoSuchBucket" {
+			return guard.ErrNoBucket
+		}
+		return guard.ErrNotFound
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return guard.ErrDenied
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, 499:
+		// 499 is what a proxy notes when its own client went away.
+		return nil
+	}
+	return guard.ErrRejected
+}
+
+// A flight follows one request on its way out. It has to be certain when it
+// says that nothing was sent, so each of its reasons is something that it saw.
+type flight struct {
+	asked, got atomic.Bool
+}
+
+// watch returns a context for the request itself.
+func (f *flight) watch(ctx context.Context) context.Context {
+	f.asked.Store(false)
+	f.got.Store(false)
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { f.asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { f.got.Store(true) },
+	})
+}
+
+// notSent reports whether err came before any connection was there to send
+// on. A transport that tells the trace nothing has no answer but its error's.
+func (f *flight) notSent(err error) bool {
+	var dial *net.OpError
+	return f.asked.Load() && !f.got.Load() ||
+		!f.got.Load() && errors.As(err, &dial) && dial.Op == "dial"
+}
+
+// checkKey refuses what no request may be made of: a done context, with
+// ErrNotSent, and a key that S3 does not know, with ErrRejected.
+func (b bucket) checkKey(ctx context.Context, o op, key string) error {
+	var err error
+	switch {
+	case key == "":
+		err = errors.New("the key is empty")
+	case len(key) > 1024:
+		err = fmt.Errorf("the key is %d bytes long, 1,024 are allowed", len(key))
+	case !utf8.ValidString(key):
+		err = errors.New("the key is not UTF-8")
+	default:
+		return b.checkContext(ctx, o, key)
+	}
+	return b.reject(o, key, err)
+}
+
+func (b bucket) checkContext(ctx context.Context, o op, key string) error {
+	if err := ctx.Err(); err != nil {
+		return b.fail(o, key, err, true, 0, "", "")
+	}
+	return nil
+}
+
+func (b bucket) reject(o op, key string, err error) error {
+	return fmt.Errorf("%s %q in s3://%s: %w: %w", o.verb, key, b.name, guard.ErrRejected, err)
+}
+
+// checkPut refuses a write that could not come back as it was given.
+func (b bucket) checkPut(ctx context.Context, key string, req guard.PutRequest) error {
+	if err := b.checkKey(ctx, opPut, key); err != nil {
+		return err
+	}
+	if err := req.Condition.Check(); err != nil {
+		return b.reject(opPut, key, err)
+	}
+	if e := req.Condition.ETag(); e == "*" || !printable(e) {
+		return b.reject(opPut, key, fmt.Errorf("%q is not the ETag of one write", e))
+	}
+	h := req.Headers
+	for name, v := range map[string]string{
+		"content type": h.ContentType, "content encoding": h.ContentEncoding,
+		"content disposition": h.ContentDisposition, "content language": h.ContentLanguage,
+		"cache control": h.CacheControl, "storage class": h.StorageClass,
+		"encryption": req.SSE, "encryption key": req.SSEKMSKeyID,
+	} {
+		if !printable(v) {
+			return b.reject(opPut, key, fmt.Errorf("%s %q: %s", name, v, printableRule))
+		}
+	}
+	if req.SSEKMSKeyID != "" && req.SSE == "" {
+		return b.reject(opPut, key, errors.New("an encryption key without an encryption"))
+	}
+	for k, v := range h.Metadata {
+		switch {
+		case k == "" || strings.IndexFunc(k, notMetadataKey) >= 0:
+			return b.reject(opPut, key, fmt.Errorf("metadata key %q: only a-z 0-9 and !#$%%&'*+-.^_`|~ come back as they were", k))
+		case !printable(v):
+			return b.reject(opPut, key, fmt.Errorf("metadata %s: %q: %s", k, v, printableRule))
+		case strings.HasPrefix(v, "=?"):
+			return b.reject(opPut, key, fmt.Errorf("metadata %s: %q: clients decode what begins with =?, so it would not come back", k, v))
+		}
+	}
+	return nil
+}
+
+const printableRule = "only printable ASCII, with no space at either end, travels unchanged in a header"
+
+func printable(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0 && strings.Trim(s, " ") == s
+}
+
+// notMetadataKey: header names come back in whatever case the store likes, so
+// only lower case survives the way back to it.
+func notMetadataKey(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
+
+// features names what a write asks of a store beyond storing the bytes, since
+// a 501 does not.
+func features(req guard.PutRequest) string {
+	f := []string{"If-Match"}
+	if req.Condition.Absent() {
+		f[0] = "If-None-Match"
+	}
+	if req.SSE != "" {
+		f = append(f, "encryption "+req.SSE)
+	}
+	if req.Headers.StorageClass != "" {
+		f = append(f, "storage class "+req.Headers.StorageClass)
+	}
+	if len(req.Tags) > 0 {
+		f = append(f, "tags")
+	}
+	return strings.Join(f, ", ")
+}
+
+var errNoETag = errors.New("the store answered without an ETag")
+
+// versioning reads the Status of a bucket's versioning configuration.
+func versioning(status string) guard.Versioning {
+	switch status {
+	case "Enabled", "Suspended":
+		return guard.VersioningOn
+	case "":
+		return guard.VersioningOff
+	}
+	return guard.VersioningUnknown
+}
+
+// unknowable reports whether err leaves a setting unknown for good, so that
+// Settings goes on without it.
+func unknowable(err error) bool {
+	return slices.ContainsFunc([]error{guard.ErrDenied, guard.ErrUnsupported, guard.ErrRejected, guard.ErrNotFound},
+		func(e error) bool { return errors.Is(err, e) })
+}
