@@ -1,0 +1,187 @@
+package issuer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/s3fence/s3fence/guard"
+)
+
+// fakeTable answers as a table with one counter item would, which is all that
+// these tests need; the real servers are in realservers.
+type fakeTable struct {
+	DynamoDBAPI
+	table types.TableDescription
+	item  map[string]types.AttributeValue
+	// silent leaves the old item out of a failed condition, as some servers do.
+	silent  bool
+	updates []*dynamodb.UpdateItemInput
+}
+
+func newFakeTable() *fakeTable {
+	created := time.UnixMilli(1_700_000_000_123)
+	return &fakeTable{
+		table: types.TableDescription{
+			TableId: aws.String("table-1"), CreationDateTime: &created,
+			KeySchema: []types.KeySchemaElement{
+				{AttributeName: aws.String("scope"), KeyType: types.KeyTypeHash},
+				{AttributeName: aws.String("item"), KeyType: types.KeyTypeRange},
+			},
+		},
+		item: map[string]types.AttributeValue{
+			"issuer": str("8c1d0f2ab64e97d3"), "number": num("47"),
+			"table_id": str("table-1"), "table_created": num("1700000000123"),
+		},
+	}
+}
+
+func (f *fakeTable) DescribeTable(context.Context, *dynamodb.DescribeTableInput, ...func(*dynamodb.Options)) (*dynamodb.DescribeTableOutput, error) {
+	return &dynamodb.DescribeTableOutput{Table: &f.table}, nil
+}
+
+func (f *fakeTable) GetItem(_ context.Context, in *dynamodb.GetItemInput, _ ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error) {
+	if !aws.ToBool(in.ConsistentRead) {
+		return nil, errors.New("an eventually consistent read")
+	}
+	return &dynamodb.GetItemOutput{Item: f.item}, nil
+}
+
+func (f *fakeTable) UpdateItem(_ context.Context, in *dynamodb.UpdateItemInput, _ ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error) {
+	f.updates = append(f.updates, in)
+	v := in.ExpressionAttributeValues
+	ok := f.item != nil && text(v[":tid"]) == text(f.item["table_id"]) && text(v[":created"]) == text(f.item["table_created"]) &&
+		(v[":issuer"] == nil || text(v[":issuer"]) == text(f.item["issuer"]))
+	if !ok {
+		err := &types.ConditionalCheckFailedException{Message: aws.String("The conditional request failed")}
+		if !f.silent {
+			err.Item = f.item
+		}
+		return nil, err
+	}
+	f.item["number"] = num(plusOne(text(f.item["number"])))
+	return &dynamodb.UpdateItemOutput{Attributes: f.item}, nil
+}
+
+// plusOne adds one to a number of any length, as DynamoDB would.
+func plusOne(s string) string {
+	digits := []byte(s)
+	for i := len(digits) - 1; i >= 0; i-- {
+		if digits[i]++; digits[i] <= '9' {
+			return string(digits)
+		}
+		digits[i] = '0'
+	}
+	return "1" + string(digits)
+}
+
+func open(t *testing.T, f *fakeTable) *DynamoDB {
+	t.Helper()
+	d, err := OpenDynamoDB(t.Context(), f, "fences")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func wantRefused(t *testing.T, err error, says string) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, guard.ErrIssuerRefuses) || !strings.Contains(err.Error(), says) || e.Source != "dynamodb://fences" {
+		t.Errorf("got %v, want a refusal that says %q", err, says)
+	}
+}
+
+func TestOneRequestPerToken(t *testing.T) {
+	f := newFakeTable()
+	d := open(t, f)
+	for want := int64(48); want < 51; want++ {
+		tok, err := d.Issue(t.Context(), "nightly")
+		if err != nil || tok.Number() != want || tok.Issuer().String() != "8c1d0f2ab64e97d3" || tok.Scope() != "nightly" {
+			t.Fatalf("%v, %v", tok, err)
+		}
+	}
+	if len(f.updates) != 3 {
+		t.Errorf("%d updates for 3 tokens", len(f.updates))
+	}
+	if c := *f.updates[0].ConditionExpression; strings.Contains(c, "#issuer AND") {
+		t.Errorf("first condition: %s", c)
+	}
+	if c := *f.updates[1].ConditionExpression; !strings.HasSuffix(c, "AND #issuer = :issuer") {
+		t.Errorf("once the issuer id is known the condition names it: %s", c)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*fakeTable)
+		says   string
+	}{
+		"no counter":        {func(f *fakeTable) { f.item = nil }, "has no counter"},
+		"restored table":    {func(f *fakeTable) { f.item["table_id"] = str("table-0") }, "restored or copied"},
+		"made anew table":   {func(f *fakeTable) { f.item["table_created"] = num("1600000000000") }, "restored or copied"},
+		"old counter":       {func(f *fakeTable) { delete(f.item, "table_id") }, "restored or copied"},
+		"damaged issuer id": {func(f *fakeTable) { f.item["issuer"] = str("8C1D0F2AB64E97D3") }, "issuer id is damaged"},
+		"past 2^63-1":       {func(f *fakeTable) { f.item["number"] = num("9223372036854775807") }, "not a number from 1 to 2^63-1"},
+	} {
+		for _, silent := range []bool{false, true} {
+			f := newFakeTable()
+			f.silent = silent
+			tt.change(f)
+			_, err := open(t, f).Issue(t.Context(), "nightly")
+			t.Run(name, func(t *testing.T) { wantRefused(t, err, tt.says) })
+		}
+	}
+}
+
+// A counter that changes under a process that knew it.
+func TestCounterChangesUnderUs(t *testing.T) {
+	f := newFakeTable()
+	d := open(t, f)
+	if _, err := d.Issue(t.Context(), "nightly"); err != nil {
+		t.Fatal(err)
+	}
+	f.item["number"] = num("3")
+	_, err := d.Issue(t.Context(), "nightly")
+	wantRefused(t, err, "went back: it gave 4 after 48")
+
+	f.item["issuer"] = str("0000000000000001")
+	_, err = d.Issue(t.Context(), "nightly")
+	wantRefused(t, err, "made anew: its issuer id was 8c1d0f2ab64e97d3 and is 0000000000000001")
+}
+
+func TestTablesThatCannotCount(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*types.TableDescription)
+		says   string
+	}{
+		"global, eventual": {func(d *types.TableDescription) {
+			d.Replicas = []types.ReplicaDescription{{RegionName: aws.String("eu-west-1")}}
+		}, "global table with eventual consistency"},
+		"global, said to be eventual": {func(d *types.TableDescription) {
+			d.Replicas = []types.ReplicaDescription{{RegionName: aws.String("eu-west-1")}}
+			d.MultiRegionConsistency = types.MultiRegionConsistencyEventual
+		}, "global table with eventual consistency"},
+		"another program's": {func(d *types.TableDescription) { d.KeySchema[0].AttributeName = aws.String("pk") }, "another program's table"},
+		"no range key":      {func(d *types.TableDescription) { d.KeySchema = d.KeySchema[:1] }, "another program's table"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeTable()
+			tt.change(&f.table)
+			_, err := OpenDynamoDB(t.Context(), f, "fences")
+			wantRefused(t, err, tt.says)
+		})
+	}
+	f := newFakeTable()
+	f.table.Replicas = []types.ReplicaDescription{{RegionName: aws.String("eu-west-1")}}
+	f.table.MultiRegionConsistency = types.MultiRegionConsistencyStrong
+	if _, err := OpenDynamoDB(t.Context(), f, "fences"); err != nil {
+		t.Errorf("strong consistency: %v", err)
+	}
+}
