@@ -1,0 +1,98 @@
+package localstack
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/s3fence/s3fence/guard"
+)
+
+var _ guard.Issuer = (*Local)(nil)
+
+// Issue implements [guard.Issuer]: it takes the next number of scope, durably.
+// A scope that has no counter gets one, with a fresh issuer id.
+//
+// A counter that has reached 2^63-1 or was tampered with is
+// [guard.ErrIssuerRefuses]; a scope that can't be one is [guard.ErrInvalid]. After
+// any other error, a cancelled context's too, at most a gap remains.
+func (l *Local) Issue(ctx context.Context, scope string) (guard.Token, error) {
+	var id string
+	var number int64
+	err := l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, fresh guard.IssuerID) error {
+		err := tx.QueryRowContext(ctx, `INSERT INTO scopes (scope, issuer, number) VALUES (?, ?, 1)
+			ON CONFLICT (scope) DO UPDATE SET number = number + 1 WHERE number < ?
+			RETURNING issuer, number`, scope, fresh.String(), int64(math.MaxInt64)).Scan(&id, &number)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("%w: the counter has reached %d, the last number: use another scope", guard.ErrIssuerRefuses, int64(math.MaxInt64))
+		}
+		return err
+	})
+	var token guard.Token
+	if err == nil {
+		token, err = newToken(id, scope, number)
+	}
+	if err != nil {
+		return guard.Token{}, fmt.Errorf("issue a token of scope %q: %w", scope, err)
+	}
+	return token, nil
+}
+
+func newToken(id, scope string, number int64) (guard.Token, error) {
+	issuer, err := guard.ParseIssuerID(id)
+	if err != nil {
+		return guard.Token{}, fmt.Errorf("%w: the counter was tampered with: issuer id: %w", guard.ErrIssuerRefuses, err)
+	}
+	token, err := guard.NewToken(issuer, scope, number)
+	if err != nil {
+		return guard.Token{}, fmt.Errorf("%w: the counter was tampered with: its number is %d", guard.ErrIssuerRefuses, number)
+	}
+	return token, nil
+}
+
+// CreateScope makes the counter of scope, unless it is there: it never resets
+// one. It returns the counter's issuer id and whether this call made it. Errors
+// are as for [Local.Issue].
+func (l *Local) CreateScope(ctx context.Context, scope string) (id guard.IssuerID, created bool, err error) {
+	var text string
+	err = l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, fresh guard.IssuerID) error {
+		if _, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO scopes (scope, issuer, number) VALUES (?, ?, 0)", scope, fresh.String()); err != nil {
+			return err
+		}
+		err := tx.QueryRowContext(ctx, "SELECT issuer FROM scopes WHERE scope = ?", scope).Scan(&text)
+		created = text == fresh.String()
+		return err
+	})
+	if err == nil {
+		if id, err = guard.ParseIssuerID(text); err != nil {
+			err = fmt.Errorf("%w: the counter was tampered with: issuer id: %w", guard.ErrIssuerRefuses, err)
+		}
+	}
+	if err != nil {
+		return guard.IssuerID{}, false, fmt.Errorf("create scope %q: %w", scope, err)
+	}
+	return id, created, nil
+}
+
+// count runs fn in a transaction, with an issuer id for the counter that it may make.
+func (l *Local) count(ctx context.Context, scope string, fn func(context.Context, *sql.Conn, guard.IssuerID) error) error {
+	if err := guard.CheckScope(scope); err != nil {
+		return err
+	}
+	if err := l.enter(); err != nil {
+		return err
+	}
+	defer l.calls.Done()
+	fresh, err := guard.NewIssuerID(rand.Reader)
+	if err != nil {
+		return err
+	}
+	err = l.write(ctx, func(ctx context.Context, tx *sql.Conn) error { return fn(ctx, tx, fresh) })
+	if isBusy(err) {
+		err = fmt.Errorf("another process holds the folder %s: %w", l.dir, err)
+	}
+	return err
+}
