@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/issuer"
+	"github.com/s3fence/s3fence/localstack"
+)
+
+// app is one run of the command line.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+
+	flags   *pflag.FlagSet // the persistent ones
+	json    bool
+	quiet   bool
+	verbose bool
+	logFmt  string
+	log     *slog.Logger
+	ran     bool // a command began: later errors are not usage errors by themselves
+	local   *localstack.Local
+	said    bool // something went to standard output
+	closers []func() error
+}
+
+// settings are the common flags that have a twin in the environment. What the
+// SDK reads by itself (AWS_REGION, AWS_PROFILE, AWS_ENDPOINT_URL...) is not
+// listed: an empty flag leaves it to the SDK.
+var settings = []struct{ flag, env, usage string }{
+	{"endpoint-url", "", "S3 endpoint `URL` (MinIO, R2, ...) [AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL]"},
+	{"dynamodb-endpoint-url", "", "DynamoDB endpoint `URL` [AWS_ENDPOINT_URL_DYNAMODB, AWS_ENDPOINT_URL]"},
+	{"region", "", "AWS region [AWS_REGION]"},
+	{"profile", "", "profile of the AWS configuration files [AWS_PROFILE]"},
+	{"addressing", "", "bucket in the `path` or the host name: auto, path, virtual (auto: path when an endpoint is set)"},
+	{"issuer", "S3FENCE_ISSUER", "where tokens come from: dynamodb://`TABLE` (default dynamodb://s3fence) [S3FENCE_ISSUER]"},
+	{"local", "S3FENCE_LOCAL", "embedded store and issuer kept in `DIR`: no account, no server [S3FENCE_LOCAL]"},
+	{"token", "S3FENCE_TOKEN", "fencing token, or @`FILE` that holds it [S3FENCE_TOKEN]"},
+	{"scope", "S3FENCE_SCOPE", "take a fresh token of this scope for this command [S3FENCE_SCOPE]"},
+}
+
+// setting returns the flag's value, else the environment's. fromFlag says which.
+func (a *app) setting(name string) (value string, fromFlag bool) {
+	f := a.flags.Lookup(name)
+	if f.Changed {
+		return f.Value.String(), true
+	}
+	for _, s := range settings {
+		if s.flag == name && s.env != "" {
+			return a.getenv(s.env), false
+		}
+	}
+	return "", false
+}
+
+func (a *app) main(ctx context.Context, args []string) int {
+	root := a.command()
+	root.SetArgs(args)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	c, err := root.ExecuteContextC(ctx)
+	if err != nil && !a.ran {
+		err = usageError{err}
+	}
+	for _, c := range a.closers {
+		err = errors.Join(err, c())
+	}
+	a.report(err)
+	if err != nil && a.json && !a.said {
+		op := strings.ReplaceAll(strings.TrimPrefix(c.CommandPath(), "s3fence "), " ", "-")
+		f := failureJSON{Op: op, failure: newFailure(err)}
+		if serr := a.answer(f, ""); serr != nil {
+			a.report(serr)
+		}
+	}
+	return exitCode(err)
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "s3fence",
+		Short: "Write to object storage under fencing tokens, so that late writers do no harm",
+		Long: `s3fence writes to S3 (or MinIO, R2, any store that speaks S3) under fencing
+tokens: numbers that only rise. The object itself refuses a number that is not
+higher than the one it holds, so a writer that was paused, and wakes after a
+newer owner has written, can't overwrite the newer data.
+
+Exit codes: 0 done, 1 failed, 2 usage, 10 stale, 11 replayed, 12 token missing
+or malformed, 13 object unfenced, its record corrupt, or fence lost, 14 issuer
+or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown,
+18 issuer refuses, 130 interrupted.`,
+		Example: `  # 1. upload under a fresh token, with nothing to start and no account
+  s3fence put --local ./demo --scope nightly/report report.csv s3://demo/report.csv
+
+  # 2. the same on S3, with a token taken before the work began
+  s3fence init --scope nightly/report
+  export S3FENCE_TOKEN=$(s3fence token issue --scope nightly/report)
+  s3fence put report.csv s3://bucket/report.csv`,
+		Version:           version(),
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Args:              cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.start() },
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetVersionTemplate("s3fence {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	a.flags = root.PersistentFlags()
+	for _, s := range settings {
+		a.flags.String(s.flag, "", s.usage)
+	}
+	a.flags.BoolVar(&a.json, "json", false, "one JSON object a line on standard output")
+	a.flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
+	a.flags.BoolVarP(&a.verbose, "verbose", "v", false, "log each request to standard error")
+	a.flags.StringVar(&a.logFmt, "log-format", "", "text or json [S3FENCE_LOG]")
+	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.demoCommand())
+	return root
+}
+
+// version is the module's, as the go command stamped it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+// start is what every command does first.
+func (a *app) start() error {
+	if a.logFmt == "" {
+		a.logFmt = a.getenv("S3FENCE_LOG")
+	}
+	opts := &slog.HandlerOptions{Level: slog.LevelWarn}
+	switch {
+	case a.verbose && a.quiet:
+		return usagef("-v and -q exclude each other")
+	case a.verbose:
+		opts.Level = slog.LevelDebug
+	case a.quiet:
+		opts.Level = slog.LevelError
+	}
+	switch a.logFmt {
+	case "", "text":
+		a.log = slog.New(slog.NewTextHandler(a.stderr, opts))
+	case "json":
+		a.log = slog.New(slog.NewJSONHandler(a.stderr, opts))
+	default:
+		return usagef("log format %q is neither text nor json", a.logFmt)
+	}
+	for _, s := range settings {
+		if f := a.flags.Lookup(s.flag); f.Changed && f.Value.String() == "" && s.flag != "token" {
+			return usagef("--%s is empty", s.flag)
+		}
+	}
+	a.ran = true
+	return nil
+}
+
+// say prints what a command did, which -q leaves out: v as JSON, or the text.
+func (a *app) say(v any, text string) error {
+	if a.quiet && !a.json {
+		return nil
+	}
+	return a.answer(v, text)
+}
+
+// answer prints what a command was asked for.
+func (a *app) answer(v any, text string) error {
+	if a.json {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		text = string(b)
+	}
+	a.said = true
+	_, err := fmt.Fprintln(a.stdout, text)
+	return err
+}
+
+// sayEnd prints how a command ended for one object, and returns err. In text,
+// an error is only reported, at the very end.
+func (a *app) sayEnd(v any, text string, err error) error {
+	if err != nil && !a.json {
+		return err
+	}
+	return errors.Join(a.say(v, text), err)
+}
+
+// report prints an error, and what can be done about it, to standard error.
+func (a *app) report(err error) {
+	if err == nil {
+		return
+	}
+	prefix := "s3fence: "
+	if refused(err) {
+		prefix += "refused: "
+	}
+	fmt.Fprintf(a.stderr, "%s%s\n", prefix, oneLine(err.Error()))
+	var hints []string
+	var r *guard.Refusal
+	var i *issuer.Error
+	switch {
+	case errors.As(err, &r):
+		hints = r.Cures
+	case errors.As(err, &i):
+		hints = i.Cures
+	case errors.As(err, new(usageError)):
+		hints = []string{"s3fence help shows the commands, s3fence help COMMAND one with an example"}
+	}
+	for _, h := range hints {
+		fmt.Fprintf(a.stderr, "s3fence: hint: %s\n", h)
+	}
+}
+
+// oneLine keeps a message on one line, so that a log stays one line a message.
+func oneLine(s string) string { return strings.Join(strings.FieldsFunc(s, isNewline), "; ") }
+
+func isNewline(r rune) bool { return r == '\n' || r == '\r' }
+
+// usageError is a wrong call.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// nargs checks the number of arguments and names those that are missing.
+func nargs(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		return usagef("%s takes %s, got %d arguments", c.CommandPath(), strings.Join(names, " and "), len(args))
+	}
+}
+
+// openFile is os.Open with a message that says what it was for.
+func openFile(name, what string) (*os.File, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return f, nil
+}

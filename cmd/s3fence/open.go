@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/issuer"
+	"github.com/s3fence/s3fence/localstack"
+	"github.com/s3fence/s3fence/s3store"
+)
+
+// scopeMaker is an issuer that can make a scope's counter.
+type scopeMaker interface {
+	guard.Issuer
+	CreateScope(ctx context.Context, scope string) (id guard.IssuerID, created bool, err error)
+}
+
+// localDir returns the folder of the embedded default, "" when it is not used.
+func (a *app) localDir() (string, error) {
+	dir, fromFlag := a.setting("local")
+	if dir == "" {
+		return "", nil
+	}
+	for _, f := range []string{"endpoint-url", "dynamodb-endpoint-url", "issuer"} {
+		if !a.flags.Lookup(f).Changed {
+			continue
+		}
+		if fromFlag {
+			return "", usagef("--local and --%s exclude each other", f)
+		}
+		return "", nil // a flag beats the environment
+	}
+	return dir, nil
+}
+
+// openLocal opens the embedded default; nil when it is not used.
+func (a *app) openLocal() (*localstack.Local, error) {
+	dir, err := a.localDir()
+	if dir == "" || err != nil || a.local != nil {
+		return a.local, err
+	}
+	l, err := localstack.Open(dir, nil)
+	if err != nil {
+		return nil, err
+	}
+	a.local = l
+	a.closers = append(a.closers, l.Close)
+	return l, nil
+}
+
+// openGuard returns a guard over bucket.
+func (a *app) openGuard(ctx context.Context, bucket string) (*guard.Guard, error) {
+	opts := &guard.Options{Logger: a.log}
+	l, err := a.openLocal()
+	if err != nil {
+		return nil, err
+	}
+	if l != nil {
+		return guard.New(l.Store(bucket), opts), nil
+	}
+	cfg, err := a.awsConfig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	addressing, _ := a.setting("addressing")
+	endpoint, _ := a.setting("endpoint-url")
+	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
+		if endpoint != "" {
+			o.BaseEndpoint = &endpoint
+		}
+		o.UsePathStyle = addressing == "path" || addressing != "virtual" && o.BaseEndpoint != nil
+		o.Region = regionOr(o.Region, o.BaseEndpoint)
+	})
+	return guard.New(s3store.New(client, bucket, nil), opts), nil
+}
+
+// regionOr gives endpoints that are not AWS the region that they expect when
+// nobody named one.
+func regionOr(region string, endpoint *string) string {
+	if region == "" && endpoint != nil {
+		return "us-east-1"
+	}
+	return region
+}
+
+func (a *app) awsConfig(ctx context.Context) (aws.Config, error) {
+	switch s, _ := a.setting("addressing"); s {
+	case "", "auto", "path", "virtual":
+	default:
+		return aws.Config{}, usagef("--addressing %q is none of auto, path, virtual", s)
+	}
+	region, _ := a.setting("region")
+	profile, _ := a.setting("profile")
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(region), config.WithSharedConfigProfile(profile))
+	if err != nil {
+		return cfg, fmt.Errorf("read the AWS configuration: %w", err)
+	}
+	return cfg, nil
+}
+
+// tableName returns the DynamoDB table of --issuer.
+func (a *app) tableName() (string, error) {
+	url, _ := a.setting("issuer")
+	if url == "" {
+		return "s3fence", nil
+	}
+	table, ok := strings.CutPrefix(url, "dynamodb://")
+	if !ok || table == "" || strings.Contains(table, "/") {
+		return "", usagef("issuer %q is not dynamodb://TABLE", url)
+	}
+	return table, nil
+}
+
+func (a *app) dynamoDB(ctx context.Context) (*dynamodb.Client, string, error) {
+	table, err := a.tableName()
+	if err != nil {
+		return nil, "", err
+	}
+	cfg, err := a.awsConfig(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	endpoint, _ := a.setting("dynamodb-endpoint-url")
+	return dynamodb.NewFromConfig(cfg, func(o *dynamodb.Options) {
+		if endpoint != "" {
+			o.BaseEndpoint = &endpoint
+		}
+		o.Region = regionOr(o.Region, o.BaseEndpoint)
+	}), table, nil
+}
+
+// openIssuer opens the issuer, which must be there.
+func (a *app) openIssuer(ctx context.Context) (scopeMaker, error) {
+	l, err := a.openLocal()
+	if l != nil || err != nil {
+		return l, err
+	}
+	client, table, err := a.dynamoDB(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return issuer.OpenDynamoDB(ctx, client, table)
+}
+
+// token returns the token to write with: the one given, or a fresh one of the
+// scope given. A flag beats the environment; there, a token beats a scope.
+func (a *app) token(ctx context.Context) (tok guard.Token, fresh bool, err error) {
+	text, textFlag := a.setting("token")
+	scope, scopeFlag := a.setting("scope")
+	switch {
+	case textFlag && scopeFlag:
+		return tok, false, usagef("--token and --scope exclude each other: a token is of one scope already")
+	case text != "" && !scopeFlag, textFlag:
+		tok, err = readToken(text)
+		return tok, false, err
+	case scope != "":
+		if err := guard.CheckScope(scope); err != nil {
+			return tok, false, err
+		}
+		iss, err := a.openIssuer(ctx)
+		if err != nil {
+			return tok, false, err
+		}
+		tok, err = iss.Issue(ctx, scope)
+		return tok, true, err
+	}
+	return tok, false, &guard.Refusal{Reason: guard.ErrMissingToken, URL: "this write", Cures: []string{
+		"give the token you hold: --token TOKEN, --token @FILE or S3FENCE_TOKEN",
+		"or take a fresh one for this command: --scope SCOPE",
+	}}
+}
+
+// readToken parses a token's text, or that of the file behind an @.
+func readToken(text string) (guard.Token, error) {
+	name, isFile := strings.CutPrefix(text, "@")
+	if isFile {
+		f, err := openFile(name, "read the token")
+		if err != nil {
+			return guard.Token{}, err
+		}
+		defer f.Close()
+		const more = 4096 // than any token; a wrong file is not read whole
+		b, err := io.ReadAll(io.LimitReader(f, more))
+		if err != nil {
+			return guard.Token{}, fmt.Errorf("read the token: %w", err)
+		}
+		text = strings.TrimRight(string(b), "\r\n")
+	}
+	return guard.ParseToken(text)
+}
+
+// parseURL splits s3://bucket/key. Both are taken as they stand: nothing is
+// decoded or cleaned.
+func parseURL(s string) (bucket, key string, err error) {
+	rest, ok := strings.CutPrefix(s, "s3://")
+	if !ok {
+		return "", "", usagef("%q is not s3://BUCKET/KEY", s)
+	}
+	bucket, key, _ = strings.Cut(rest, "/")
+	if bucket == "" {
+		return "", "", usagef("%q names no bucket", s)
+	}
+	return bucket, key, nil
+}
+
+// openObject parses a URL that must name an object, and opens its bucket.
+func (a *app) openObject(ctx context.Context, url string) (*guard.Guard, string, error) {
+	bucket, key, err := parseURL(url)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := guard.CheckKey(key); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", url, err)
+	}
+	g, err := a.openGuard(ctx, bucket)
+	return g, key, err
+}
+
+// isDir reports whether name is a folder that exists.
+func isDir(name string) bool {
+	fi, err := os.Stat(name)
+	return err == nil && fi.IsDir()
+}

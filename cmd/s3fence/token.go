@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/issuer"
+)
+
+type tokenJSON struct {
+	Op     string `json:"op"`
+	Token  int64  `json:"token"`
+	Scope  string `json:"scope"`
+	Issuer string `json:"issuer"`
+	Text   string `json:"text"`
+}
+
+func newTokenJSON(op string, t guard.Token) tokenJSON {
+	return tokenJSON{Op: op, Token: t.Number(), Scope: t.Scope(), Issuer: t.Issuer().String(), Text: t.String()}
+}
+
+func (a *app) tokenCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "token",
+		Short: "Take a fencing token, or read one",
+		Long: `A fencing token is a number of one scope, higher than every number that the
+scope gave before. Take it before the work begins: that is what makes the work
+of an older owner refusable.`,
+		Example: `  # 1. one token for a whole job
+  export S3FENCE_TOKEN=$(s3fence token issue --scope nightly/report)`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(&cobra.Command{
+		Use:   "issue",
+		Short: "Take a new token of --scope and print its text",
+		Example: `  # 1. keep it in a file that other commands read with --token @token.txt
+  s3fence token issue --scope nightly/report > token.txt`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.tokenIssue(c.Context()) },
+	}, &cobra.Command{
+		Use:   "show TOKEN",
+		Short: "Print what a token says",
+		Long:  `Show checks the text of a token, or of @FILE, and prints its number, scope and issuer.`,
+		Example: `  # 1. whose is it?
+  s3fence token show "$S3FENCE_TOKEN"`,
+		Args: nargs("TOKEN"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			t, err := readToken(args[0])
+			if err != nil {
+				return err
+			}
+			return a.answer(newTokenJSON("token-show", t),
+				fmt.Sprintf("token   %d\nscope   %s\nissuer  %s", t.Number(), t.Scope(), t.Issuer()))
+		},
+	})
+	return c
+}
+
+func (a *app) tokenIssue(ctx context.Context) error {
+	scope, err := a.needScope()
+	if err != nil {
+		return err
+	}
+	iss, err := a.openIssuer(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := iss.Issue(ctx, scope)
+	if err != nil {
+		return err
+	}
+	return a.answer(newTokenJSON("token-issue", t), t.String())
+}
+
+func (a *app) needScope() (string, error) {
+	scope, _ := a.setting("scope")
+	if scope == "" {
+		return "", usagef("which scope? give --scope or S3FENCE_SCOPE")
+	}
+	return scope, guard.CheckScope(scope)
+}
+
+type initJSON struct {
+	Op           string `json:"op"`
+	Issuer       string `json:"issuer_url"`
+	CreatedTable bool   `json:"created_table"`
+	Scope        string `json:"scope,omitempty"`
+	IssuerID     string `json:"issuer,omitempty"`
+	CreatedScope bool   `json:"created_scope"`
+}
+
+func (a *app) initCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init",
+		Short: "Make the issuer's table and a scope's counter, where absent",
+		Long: `Init makes the DynamoDB table if there is none, and the counter of --scope if
+it has none, with a fresh issuer id. It never resets or changes what is there.
+The embedded default (--local) needs no init; there it makes the same things.`,
+		Example: `  # 1. once for each scope
+  s3fence init --scope nightly/report
+
+  # 2. in a table of another name
+  s3fence init --issuer dynamodb://fences --scope nightly/report`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.init(c.Context()) },
+	}
+}
+
+func (a *app) init(ctx context.Context) error {
+	scope, _ := a.setting("scope")
+	if scope != "" {
+		if err := guard.CheckScope(scope); err != nil {
+			return err
+		}
+	}
+	j := initJSON{Op: "init", Scope: scope}
+	l, err := a.openLocal()
+	if err != nil {
+		return err
+	}
+	var maker scopeMaker = l
+	var text string
+	if l != nil {
+		dir, _ := a.localDir()
+		j.Issuer = "local:" + dir
+		text = "folder " + dir + ": ready"
+	} else {
+		client, table, err := a.dynamoDB(ctx)
+		if err != nil {
+			return err
+		}
+		j.Issuer = "dynamodb://" + table
+		d, created, err := issuer.InitDynamoDB(ctx, client, table)
+		if err != nil {
+			return err
+		}
+		maker, j.CreatedTable = d, created
+		text = fmt.Sprintf("table %s: %s", table, madeOrThere(j.CreatedTable))
+	}
+	if scope != "" {
+		id, created, err := maker.CreateScope(ctx, scope)
+		if err != nil {
+			return err
+		}
+		j.IssuerID, j.CreatedScope = id.String(), created
+		text += fmt.Sprintf("\nscope %s: %s, issuer id %s", scope, madeOrThere(created), id)
+	}
+	return a.say(j, text)
+}
+
+func madeOrThere(created bool) string {
+	if created {
+		return "made"
+	}
+	return "already there"
+}
