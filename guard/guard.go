@@ -119,15 +119,13 @@ func classify(err error) class {
 	switch {
 	case errors.As(err, &refusal):
 		return final
-	case errors.Is(err, ErrNotSent):
-		return again
-	case errors.Is(err, ErrPreconditionFailed), errors.Is(err, ErrNotFound):
-		return moved
-	case errors.Is(err, ErrConflict):
-		return again
 	case errors.Is(err, ErrNoBucket), errors.Is(err, ErrDenied),
 		errors.Is(err, ErrUnsupported), errors.Is(err, ErrRejected):
 		return final
+	case errors.Is(err, ErrPreconditionFailed), errors.Is(err, ErrNotFound):
+		return moved
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotSent):
+		return again
 	}
 	return unknown
 }

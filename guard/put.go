@@ -187,11 +187,10 @@ func (w *write) run(ctx context.Context) error {
 		if err != nil {
 			return w.settle(err)
 		}
-		o, err := w.offer(ctx, seen)
+		v, err := w.decide(ctx, seen)
 		if err != nil {
 			return w.settle(err)
 		}
-		v := decide(o, seen)
 		switch v.action {
 		case refuse:
 			return w.settle(w.refusal(v.reason, v.held, nil))
@@ -209,7 +208,7 @@ func (w *write) run(ctx context.Context) error {
 		}
 		answer, err := w.send(ctx, v)
 		if err == nil {
-			w.done(ctx, v, answer, !o.repeatableETag && !w.opts.AcceptRepeatableETag)
+			w.done(ctx, v, answer)
 			return nil
 		}
 		if seen, err = w.lookAgain(ctx, seen, err); err != nil {
@@ -218,16 +217,17 @@ func (w *write) run(ctx context.Context) error {
 	}
 }
 
-// offer is the write as decide sees it. Whether its ETag could come back
-// matters only over an object, and may take a look at the bucket's settings.
-func (w *write) offer(ctx context.Context, seen sighting) (offer, error) {
+// decide asks the write rule. Whether the ETag could come back matters only to
+// a replacement, and may take a look at the bucket's settings.
+func (w *write) decide(ctx context.Context, seen sighting) (verdict, error) {
 	o := offer{record: w.res.Record, createOnly: w.opts.CreateOnly}
-	if !seen.exists || w.opts.AcceptRepeatableETag || uniqueSSE(w.opts.SSE) {
-		return o, nil
+	v := decide(o, seen)
+	if v.action != replace || w.opts.AcceptRepeatableETag || uniqueSSE(w.opts.SSE) {
+		return v, nil
 	}
 	s, err := w.g.bucketSettings(ctx, &w.call)
 	o.repeatableETag = !s.UniqueETags && (w.opts.SSE != "" || !uniqueSSE(s.DefaultSSE))
-	return o, err
+	return decide(o, seen), err
 }
 
 // uniqueSSE reports whether objects encrypted so get an ETag that is not a
@@ -354,13 +354,13 @@ func (w *write) send(ctx context.Context, v verdict) (PutResult, error) {
 }
 
 // done fills the result of a write that the store took.
-func (w *write) done(ctx context.Context, v verdict, answer PutResult, unique bool) {
+func (w *write) done(ctx context.Context, v verdict, answer PutResult) {
 	res := w.res
 	res.Outcome, res.Previous = v.outcome(), v.held
 	res.ETag, res.VersionID = strings.Trim(answer.ETag, `"`), answer.VersionID
 	// Look at what came back, not at what was asked: a store that ignores the
 	// encryption header answers with the MD5 of the bytes.
-	believed := uniqueSSE(answer.SSE) || unique && (v.action == replace || uniqueSSE(w.opts.SSE))
+	believed := uniqueSSE(answer.SSE) || uniqueSSE(w.opts.SSE) || v.action == replace && !w.opts.AcceptRepeatableETag
 	res.ETagKind = etagKind(res.ETag, believed)
 	if believed && isMD5(ctx, res.ETag, w.body) {
 		res.ETagKind = ETagRepeatable
@@ -390,7 +390,7 @@ func isMD5(ctx context.Context, etag string, body Body) bool {
 func (w *write) firstSight(ctx context.Context) (sighting, error) {
 	if seen, ok := w.g.memory.get(w.key); ok {
 		// Good for going on, never for refusing: it may be long out of date.
-		if o, err := w.offer(ctx, seen); err == nil && decide(o, seen).action == replace {
+		if v, err := w.decide(ctx, seen); err == nil && v.action == replace {
 			return seen, nil
 		}
 	}

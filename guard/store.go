@@ -21,10 +21,11 @@ var (
 	ErrPreconditionFailed = errors.New("precondition failed")
 	// ErrConflict: another request was under way (409); this one changed nothing.
 	ErrConflict = errors.New("conflict")
-	// ErrNotSent: nothing left this machine: connection refused, no
-	// credentials. It may be tried again.
+	// ErrNotSent: nothing left this machine: connection refused for one. It
+	// may be tried again, unless the error is one of the next four too.
 	ErrNotSent = errors.New("not sent")
-	// ErrDenied: the store forbids it (401, 403); nothing changed.
+	// ErrDenied: the store forbids it (401, 403), or, with ErrNotSent, there
+	// are no credentials to ask it with; nothing changed.
 	ErrDenied = errors.New("access denied")
 	// ErrUnsupported: the store lacks the feature (501, 405); nothing changed.
 	ErrUnsupported = errors.New("not supported by the store")

@@ -101,7 +101,18 @@ func (s *Store) fail(o op, key string, err error, f *awsFlight, features string)
 	if c := header.Get("x-minio-error-code"); c != "" {
 		code = c
 	}
+	if f.entered && !f.handed && !isContext(err) {
+		// Credentials, endpoint or signature: waiting won't mend them.
+		err = fmt.Errorf("%w: %w", errUnsigned, err)
+	}
 	return header, s.bucket.fail(o, key, err, f.notSent(err), status, code, features)
+}
+
+// errUnsigned is a request that could not be made ready to send.
+var errUnsigned = fmt.Errorf("%w: the request could not be signed; check the credentials and the endpoint", guard.ErrDenied)
+
+func isContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 func (s *Store) payer() types.RequestPayer {

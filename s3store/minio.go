@@ -67,7 +67,7 @@ func (s *MinIOStore) ready(ctx context.Context, o op, key string) error {
 	select {
 	case err = <-done:
 		if err != nil {
-			err = fmt.Errorf("credentials: %w", err)
+			err = fmt.Errorf("%w: %w", errUnsigned, err)
 		}
 	case <-ctx.Done():
 		err = ctx.Err()

@@ -448,7 +448,13 @@ func TestNotSent(t *testing.T) {
 					defer cancel()
 				}
 				err := create(ctx, s)
-				only(t, "put", err, guard.ErrNotSent)
+				if c.client.noCreds { // nothing was sent, and trying again won't help
+					if !errors.Is(err, guard.ErrNotSent) || !errors.Is(err, guard.ErrDenied) {
+						t.Errorf("put: %v", err)
+					}
+				} else {
+					only(t, "put", err, guard.ErrNotSent)
+				}
 				if c.cause != nil && !errors.Is(err, c.cause) {
 					t.Errorf("the cause %v is out of reach: %v", c.cause, err)
 				}
