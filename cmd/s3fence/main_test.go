@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/s3fence/s3fence/localstack/servers/serverstest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("S3FENCE_TEST_MAIN") != "" {
+		main() // exits
+	}
+	testscript.Main(wrapMain{m}, map[string]func(){"s3fence": main})
+}
+
+type wrapMain struct{ m *testing.M }
+
+func (w wrapMain) Run() int { return serverstest.Main(w.m) }
+
+// TestScripts runs the scripts that need no server, each in a folder of its own.
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script", nil) }
+
+func runScripts(t *testing.T, dir string, env map[string]string) {
+	t.Helper()
+	testscript.Run(t, testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			for _, kv := range os.Environ() { // what the user has set must not matter
+				if k, _, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "AWS_") || strings.HasPrefix(k, "S3FENCE_") {
+					e.Setenv(k, "")
+				}
+			}
+			e.Setenv("AWS_CONFIG_FILE", "nofile")
+			e.Setenv("AWS_SHARED_CREDENTIALS_FILE", "nofile")
+			e.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+			for k, v := range env {
+				e.Setenv(k, v)
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits,
+			"keep":  keep,
+		},
+	})
+}
+
+// exits CODE PROGRAM ARG... runs a program and checks its exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		got = exit.ExitCode()
+	case err != nil:
+		ts.Fatalf("run %s: %v", args[1], err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// keep NAME puts the last word of the last standard output into $NAME.
+func keep(ts *testscript.TestScript, neg bool, args []string) {
+	f := strings.Fields(ts.ReadFile("stdout"))
+	if neg || len(args) != 1 || len(f) == 0 {
+		ts.Fatalf("usage: keep NAME, after a program that printed something")
+	}
+	ts.Setenv(args[0], f[len(f)-1])
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/s3fence/s3fence/localstack/faultproxy"
+	"github.com/s3fence/s3fence/localstack/servers"
+	"github.com/s3fence/s3fence/localstack/servers/serverstest"
+)
+
+// makeBuckets makes the buckets that the scripts use, and an unfenced object.
+func makeBuckets(t *testing.T, s *servers.Server, names ...string) {
+	t.Helper()
+	c := s3.New(s3.Options{
+		Region: s.Region, BaseEndpoint: &s.URL, UsePathStyle: true,
+		Credentials: credentials.NewStaticCredentialsProvider(s.AccessKey, s.SecretKey, ""),
+	})
+	for _, name := range names {
+		if _, err := c.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &name}); err != nil {
+			t.Fatal(err)
+		}
+		key := "unfenced"
+		if _, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &name, Key: &key, Body: strings.NewReader("plain")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func serverEnv(s3, dynamo *servers.Server) map[string]string {
+	return map[string]string{
+		"AWS_ENDPOINT_URL_S3": s3.URL, "AWS_ENDPOINT_URL_DYNAMODB": dynamo.URL,
+		"AWS_ACCESS_KEY_ID": s3.AccessKey, "AWS_SECRET_ACCESS_KEY": s3.SecretKey, "AWS_REGION": s3.Region,
+	}
+}
+
+// TestServerScripts runs the scripts that need MinIO and dynalite.
+func TestServerScripts(t *testing.T) {
+	m, d := serverstest.SharedMinIO(t), serverstest.SharedDynalite(t)
+	makeBuckets(t, m, "scripts", "bucket")
+	runScripts(t, "testdata/servers", serverEnv(m, d))
+}
+
+// TestNoKMSScripts runs the scripts about MinIO without KMS.
+func TestNoKMSScripts(t *testing.T) {
+	m, d := serverstest.SharedMinIONoKMS(t), serverstest.SharedDynalite(t)
+	makeBuckets(t, m, "nokms")
+	runScripts(t, "testdata/nokms", serverEnv(m, d))
+}
+
+// Ctrl-C while the request is out: nothing half-written, and the person is
+// told whether the write was applied.
+func TestInterrupt(t *testing.T) {
+	m := serverstest.SharedMinIO(t)
+	makeBuckets(t, m, "interrupt")
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		kind faultproxy.Kind
+		exit int
+		says string
+	}{
+		{"applied", faultproxy.HoldAnswer, 130, "interrupted: the write was applied to s3://interrupt/applied"},
+		{"held", faultproxy.Hold, 16, "was not there when looked at again, and may still land"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := faultproxy.New(m.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			held := p.Hold(faultproxy.Rule{Method: http.MethodPut, Fault: faultproxy.Fault{Kind: tt.kind}})
+			// The test binary is s3fence when it is called so.
+			cmd := exec.CommandContext(t.Context(), exe, "put", "-", "s3://interrupt/"+tt.name, "--json",
+				"--token", "f1:8c1d0f2ab64e97d3:nightly/report:00000000000000000048:422d5fde")
+			cmd.Args[0] = "s3fence"
+			cmd.Env = append(os.Environ(), "S3FENCE_TEST_MAIN=1", "S3FENCE_LOCAL=")
+			for k, v := range serverEnv(m, m) {
+				cmd.Env = append(cmd.Env, k+"="+v)
+			}
+			cmd.Env = append(cmd.Env, "AWS_ENDPOINT_URL_S3="+p.URL())
+			cmd.Stdin = strings.NewReader("bytes")
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			<-held.Reached()
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+			err = cmd.Wait()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != tt.exit {
+				t.Errorf("exited with %v, want %d", err, tt.exit)
+			}
+			if !strings.Contains(stderr.String(), tt.says) {
+				t.Errorf("said %q, want %q", &stderr, tt.says)
+			}
+			t.Logf("%s%s", &stdout, &stderr)
+		})
+	}
+}
