@@ -168,15 +168,8 @@ func (s *Store) Head(ctx context.Context, key string, opts guard.HeadOptions) (g
 		VersionID:    aws.ToString(out.VersionId),
 		LastModified: aws.ToTime(out.LastModified),
 		SSE:          string(out.ServerSideEncryption),
-		Headers: guard.Headers{
-			ContentType:        aws.ToString(out.ContentType),
-			ContentEncoding:    aws.ToString(out.ContentEncoding),
-			ContentDisposition: aws.ToString(out.ContentDisposition),
-			ContentLanguage:    aws.ToString(out.ContentLanguage),
-			CacheControl:       aws.ToString(out.CacheControl),
-			StorageClass:       string(out.StorageClass),
-			Metadata:           out.Metadata,
-		},
+		Headers: headers(out.ContentType, out.ContentEncoding, out.ContentDisposition, out.ContentLanguage,
+			out.CacheControl, out.StorageClass, out.Metadata),
 	}
 	if opts.Checksum {
 		obj.Checksum = fullChecksum(string(out.ChecksumType), func(name string) string {
@@ -187,6 +180,19 @@ func (s *Store) Head(ctx context.Context, key string, opts guard.HeadOptions) (g
 		})
 	}
 	return obj, nil
+}
+
+// headers gathers what HeadObject and GetObject return in types of their own.
+func headers(contentType, encoding, disposition, language, cache *string, class types.StorageClass, metadata map[string]string) guard.Headers {
+	return guard.Headers{
+		ContentType:        aws.ToString(contentType),
+		ContentEncoding:    aws.ToString(encoding),
+		ContentDisposition: aws.ToString(disposition),
+		ContentLanguage:    aws.ToString(language),
+		CacheControl:       aws.ToString(cache),
+		StorageClass:       string(class),
+		Metadata:           metadata,
+	}
 }
 
 func size(n *int64) int64 {
@@ -221,15 +227,8 @@ func (s *Store) Get(ctx context.Context, key string) (guard.Object, io.ReadClose
 		VersionID:    aws.ToString(out.VersionId),
 		LastModified: aws.ToTime(out.LastModified),
 		SSE:          string(out.ServerSideEncryption),
-		Headers: guard.Headers{
-			ContentType:        aws.ToString(out.ContentType),
-			ContentEncoding:    aws.ToString(out.ContentEncoding),
-			ContentDisposition: aws.ToString(out.ContentDisposition),
-			ContentLanguage:    aws.ToString(out.ContentLanguage),
-			CacheControl:       aws.ToString(out.CacheControl),
-			StorageClass:       string(out.StorageClass),
-			Metadata:           out.Metadata,
-		},
+		Headers: headers(out.ContentType, out.ContentEncoding, out.ContentDisposition, out.ContentLanguage,
+			out.CacheControl, out.StorageClass, out.Metadata),
 	}
 	return obj, verify(out.Body, obj.Size, guard.Checksum{}), nil
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"iter"
 	"net/http"
@@ -252,7 +251,7 @@ func (s *MinIOStore) Put(ctx context.Context, key string, req guard.PutRequest) 
 	// Sums in headers, computed first, rather than minio-go's own signing of
 	// each chunk: its reader for that has a data race in Close, and not every
 	// store decodes aws-chunked. Over TLS the CRC is enough.
-	crc, sha := crc32.New(castagnoli), sha256.New()
+	crc, sha := guard.Checksum{Algorithm: "CRC32C"}.NewHash(), sha256.New()
 	sums, payload := io.Writer(crc), ""
 	plain := s.client.EndpointURL().Scheme != "https"
 	if plain {

@@ -23,7 +23,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"github.com/s3fence/s3fence/guard"
 )
@@ -162,18 +161,10 @@ func (f *flight) notSent(err error) bool {
 // checkKey refuses what no request may be made of: a done context, with
 // ErrNotSent, and a key that S3 does not know, with ErrRejected.
 func (b bucket) checkKey(ctx context.Context, o op, key string) error {
-	var err error
-	switch {
-	case key == "":
-		err = errors.New("the key is empty")
-	case len(key) > 1024:
-		err = fmt.Errorf("the key is %d bytes long, 1,024 are allowed", len(key))
-	case !utf8.ValidString(key):
-		err = errors.New("the key is not UTF-8")
-	default:
-		return b.checkContext(ctx, o, key)
+	if err := guard.CheckKey(key); err != nil {
+		return b.reject(o, key, err)
 	}
-	return b.reject(o, key, err)
+	return b.checkContext(ctx, o, key)
 }
 
 func (b bucket) checkContext(ctx context.Context, o op, key string) error {

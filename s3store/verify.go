@@ -1,33 +1,18 @@
 package s3store
 
 import (
-	"crypto/sha1"
-	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"hash"
-	"hash/crc32"
 	"io"
 	"strings"
-
-	"github.com/minio/crc64nvme"
 
 	"github.com/s3fence/s3fence/guard"
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // The checksums that a store may keep, the cheapest first.
-var checksums = []struct {
-	name string
-	new  func() hash.Hash
-}{
-	{"CRC32C", func() hash.Hash { return crc32.New(castagnoli) }},
-	{"CRC64NVME", func() hash.Hash { return crc64nvme.New() }},
-	{"CRC32", func() hash.Hash { return crc32.NewIEEE() }},
-	{"SHA1", sha1.New},
-	{"SHA256", sha256.New},
-}
+var checksums = []string{"CRC32C", "CRC64NVME", "CRC32", "SHA1", "SHA256"}
 
 // fullChecksum picks the first checksum of the whole object. One of a
 // multipart upload may be a checksum of checksums: its type says COMPOSITE, or
@@ -36,9 +21,9 @@ func fullChecksum(kind string, value func(name string) string) guard.Checksum {
 	if strings.EqualFold(kind, "COMPOSITE") {
 		return guard.Checksum{}
 	}
-	for _, c := range checksums {
-		if v := value(c.name); v != "" && !strings.Contains(v, "-") {
-			return guard.Checksum{Algorithm: c.name, Value: v}
+	for _, name := range checksums {
+		if v := value(name); v != "" && !strings.Contains(v, "-") {
+			return guard.Checksum{Algorithm: name, Value: v}
 		}
 	}
 	return guard.Checksum{}
@@ -55,13 +40,7 @@ type verifier struct {
 }
 
 func verify(body io.ReadCloser, size int64, sum guard.Checksum) io.ReadCloser {
-	v := &verifier{ReadCloser: body, left: size, sum: sum}
-	for _, c := range checksums {
-		if c.name == sum.Algorithm {
-			v.hash = c.new()
-		}
-	}
-	return v
+	return &verifier{ReadCloser: body, left: size, sum: sum, hash: sum.NewHash()}
 }
 
 func (v *verifier) Read(p []byte) (int, error) {
@@ -74,7 +53,7 @@ func (v *verifier) Read(p []byte) (int, error) {
 	}
 	if v.left >= 0 {
 		if v.left -= int64(n); v.left < 0 {
-			err = fmt.Errorf("body is longer than its Content-Length")
+			err = errors.New("body is longer than its Content-Length")
 		}
 	}
 	if err == io.EOF {
