@@ -3,11 +3,17 @@ package realservers
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/guard/storetest"
 	"github.com/s3fence/s3fence/localstack/faultproxy"
 	"github.com/s3fence/s3fence/localstack/servers"
 	"github.com/s3fence/s3fence/localstack/servers/serverstest"
@@ -210,6 +216,104 @@ func TestLateArrival(t *testing.T) {
 	if got := string(read(t, direct, "k")); got != "newer" {
 		t.Errorf("the object holds %q", got)
 	}
+}
+
+// Case 8: the key is deleted around the guard between its look and its PUT:
+// decided again, and created under a condition.
+func TestDeletedBetweenLookAndPut(t *testing.T) {
+	m := serverstest.SharedMinIO(t)
+	for sdk, open := range sdks {
+		t.Run(sdk, func(t *testing.T) {
+			bucket := newBucket(t, m)
+			toks := take(t, local(t), "deleted", 2)
+			store := open(t, m, bucket)
+			if _, err := guard.New(store, nil).Put(t.Context(), toks[0], "k", guard.Bytes([]byte("old")), kms); err != nil {
+				t.Fatal(err)
+			}
+			paused := storetest.Pause(store)
+			type end struct {
+				res guard.Result
+				err error
+			}
+			ended := make(chan end, 1)
+			go func() {
+				res, err := guard.New(paused, nil).Put(t.Context(), toks[1], "k", guard.Bytes([]byte("new")), kms)
+				ended <- end{res, err}
+			}()
+			<-paused.Reached()
+			key := "k"
+			if _, err := s3Client(m).DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: &bucket, Key: &key}); err != nil {
+				t.Fatal(err)
+			}
+			paused.Release()
+			if e := <-ended; e.err != nil || e.res.Outcome != guard.Created || e.res.Requests != 4 {
+				t.Errorf("%+v, %v", e.res, e.err)
+			}
+		})
+	}
+}
+
+// Case 10: the first connection is refused: nothing was sent, and it is tried
+// again without a word.
+func TestFirstConnectionRefused(t *testing.T) {
+	m := serverstest.SharedMinIO(t)
+	for sdk, open := range sdks {
+		t.Run(sdk, func(t *testing.T) {
+			var lc net.ListenConfig
+			l, err := lc.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			address := l.Addr().String()
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			bucket := newBucket(t, m)
+			waits := 0
+			opts := &guard.Options{Backoff: func(n int) time.Duration {
+				if waits++; n == 2 { // it opens only now
+					forward(t, address, strings.TrimPrefix(m.URL, "http://"))
+				}
+				return 0
+			}}
+			g := guard.New(open(t, at(m, "http://"+address), bucket), opts)
+			res, err := g.Put(t.Context(), take(t, local(t), "refused", 1)[0], "k", guard.Bytes([]byte("x")), nil)
+			if err != nil || res.Outcome != guard.Created || waits != 2 {
+				t.Errorf("%+v, %v after %d waits", res, err, waits)
+			}
+		})
+	}
+}
+
+// forward passes connections on until the test ends.
+func forward(t *testing.T, from, to string) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp4", from)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var d net.Dialer
+			out, err := d.DialContext(t.Context(), "tcp4", to)
+			if err != nil {
+				_ = in.Close()
+				return
+			}
+			for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
+				go func() {
+					_, _ = io.Copy(c[0], c[1])
+					_ = c[0].Close()
+				}()
+			}
+		}
+	}()
 }
 
 // Case 22: the answer to the counter's update is lost. A number is skipped,
