@@ -64,7 +64,7 @@ func decide(o offer, s sighting) verdict {
 		return no(ErrIssuerMismatch, &held)
 	case order < 0:
 		return no(ErrStale, &held)
-	case order == 0 && (held.WriteID != o.record.WriteID || s.differs):
+	case order == 0 && (held.WriteID != o.record.WriteID || held.State != o.record.State || s.differs):
 		return no(ErrReplayed, &held)
 	case order == 0:
 		return verdict{action: applied, held: &held}

@@ -26,6 +26,11 @@ type Options struct {
 	Backoff func(n int) time.Duration
 	// Rand is where write ids come from. Default: crypto/rand.
 	Rand io.Reader
+	// Profile says what was proven of the store. It is asked before the first
+	// write, not by New, and what it said is kept; a store that it does not
+	// vouch for is not written to ([ErrStoreUnsafe]). Its requests are not
+	// counted in a Result. Default: none; the caller vouches for the store.
+	Profile ProfileSource
 }
 
 // A Guard makes fenced writes to one Store. It is safe for concurrent use and
@@ -40,6 +45,8 @@ type Guard struct {
 
 	settingsLock chan struct{} // a lock that a context can stop waiting for
 	settings     *Settings
+	source       ProfileSource
+	profile      *Profile
 }
 
 // New returns a Guard over store. opts may be nil.
@@ -66,6 +73,7 @@ func New(store Store, opts *Options) *Guard {
 		maxAttempts:  o.MaxAttempts,
 		backoff:      o.Backoff,
 		rand:         o.Rand,
+		source:       o.Profile,
 		settingsLock: make(chan struct{}, 1),
 	}
 }
@@ -91,6 +99,7 @@ func (g *Guard) bucketSettings(ctx context.Context, c *call) (Settings, error) {
 		s, err := g.store.Settings(ctx)
 		c.requests += s.Requests
 		if err == nil {
+			s.UniqueETags = s.UniqueETags || g.profile != nil && g.profile.UniqueETags
 			g.settings = &s
 			return s, nil
 		}
@@ -98,6 +107,13 @@ func (g *Guard) bucketSettings(ctx context.Context, c *call) (Settings, error) {
 			return Settings{}, err
 		}
 	}
+}
+
+// knownUnique reports whether it is known already that every ETag is unique.
+func (g *Guard) knownUnique() bool {
+	g.settingsLock <- struct{}{}
+	defer func() { <-g.settingsLock }()
+	return g.settings != nil && g.settings.UniqueETags || g.profile != nil && g.profile.UniqueETags
 }
 
 // outcome classes of a store's error: the one retry policy.
@@ -180,6 +196,7 @@ func (c *call) head(ctx context.Context, key string, opts HeadOptions) (Object, 
 		}
 		c.requests++
 		obj, err := c.g.store.Head(ctx, key, opts)
+		c.g.log.DebugContext(ctx, "head", "url", c.g.store.URL(key), "version", opts.VersionID, "etag", obj.ETag, "error", err)
 		if err == nil || errors.Is(err, ErrNotFound) {
 			return obj, err
 		}

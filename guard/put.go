@@ -9,7 +9,7 @@ import (
 	"io"
 	"maps"
 	"strings"
-	"sync/atomic"
+	"sync"
 )
 
 // PutOptions refine a Put. The zero value of each field means its default.
@@ -91,6 +91,10 @@ type Result struct {
 // that would not end, the context's before anything was sent) mean that
 // nothing changed either.
 //
+// That holds as long as nothing on the way repeats requests by itself: behind a
+// proxy that does, a write may have landed, and been replaced, that Put says
+// was refused. What is in the object keeps the promise all the same.
+//
 // A context that ends before the write is sent means that nothing changed;
 // one that ends later gives ErrOutcomeUnknown, at once. Running the same Put
 // again with the same WriteID settles it.
@@ -98,6 +102,12 @@ type Result struct {
 // Bodies are at most [MaxSinglePart] bytes. The rules are in
 // docs/protocol.md.
 func (g *Guard) Put(ctx context.Context, tok Token, key string, body Body, opts *PutOptions) (Result, error) {
+	return g.put(ctx, tok, key, body, opts, false)
+}
+
+// put is Put. own says that body is the guard's own and carries the write id,
+// so that its ETag can't come back; nor does it need a profile of the store.
+func (g *Guard) put(ctx context.Context, tok Token, key string, body Body, opts *PutOptions, own bool) (Result, error) {
 	var o PutOptions
 	if opts != nil {
 		o = *opts
@@ -112,9 +122,10 @@ func (g *Guard) Put(ctx context.Context, tok Token, key string, body Body, opts 
 		body:         body,
 		opts:         o,
 		compareBytes: !o.WriteID.IsZero(),
+		own:          own,
 		res:          &res,
 	}
-	fail := func(err error) (Result, error) { return res, fmt.Errorf("put %s: %w", res.URL, err) }
+	fail := func(err error) (Result, error) { return res, naming("put", res.URL, err) }
 	if tok.IsZero() {
 		return res, &Refusal{Reason: ErrMissingToken, Key: key, URL: res.URL,
 			Cures: []string{"take a token from an issuer, or give the one you hold"}}
@@ -150,6 +161,8 @@ type write struct {
 	// compareBytes: the write id is the caller's, so that another process may
 	// have used it for other bytes.
 	compareBytes bool
+	// own: the bytes carry the write id, so no other write has their ETag.
+	own bool
 	// lost is the error of a request whose outcome is unknown. It stays set:
 	// such a request may still land later.
 	lost error
@@ -182,6 +195,9 @@ func (w *write) check() error {
 // kind goes through here.
 func (w *write) run(ctx context.Context) error {
 	defer func() { w.res.Requests = w.requests }()
+	if err := w.proven(ctx); err != nil {
+		return err
+	}
 	seen, err := w.firstSight(ctx)
 	for {
 		if err != nil {
@@ -196,7 +212,6 @@ func (w *write) run(ctx context.Context) error {
 			return w.settle(w.refusal(v.reason, v.held, nil))
 		case applied:
 			w.res.Outcome, w.res.ETag = AlreadyApplied, strings.Trim(seen.etag, `"`)
-			w.g.memory.put(w.key, seen)
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
@@ -217,16 +232,31 @@ func (w *write) run(ctx context.Context) error {
 	}
 }
 
+// proven refuses to write to a store that the profile source does not vouch for.
+func (w *write) proven(ctx context.Context) error {
+	if w.own {
+		return nil
+	}
+	err := w.g.proven(ctx, &w.call)
+	var r *Refusal
+	if errors.As(err, &r) {
+		about := *r
+		about.Key, about.URL, about.Offered = w.key, w.res.URL, w.res.Record
+		return &about
+	}
+	return err
+}
+
 // decide asks the write rule. Whether the ETag could come back matters only to
 // a replacement, and may take a look at the bucket's settings.
 func (w *write) decide(ctx context.Context, seen sighting) (verdict, error) {
 	o := offer{record: w.res.Record, createOnly: w.opts.CreateOnly}
 	v := decide(o, seen)
-	if v.action != replace || w.opts.AcceptRepeatableETag || uniqueSSE(w.opts.SSE) {
+	if v.action != replace || w.own || w.opts.AcceptRepeatableETag || w.g.provenUnique(w.opts.SSE) {
 		return v, nil
 	}
 	s, err := w.g.bucketSettings(ctx, &w.call)
-	o.repeatableETag = !s.UniqueETags && (w.opts.SSE != "" || !uniqueSSE(s.DefaultSSE))
+	o.repeatableETag = !s.UniqueETags && (w.opts.SSE != "" || !w.g.provenUnique(s.DefaultSSE))
 	return decide(o, seen), err
 }
 
@@ -346,9 +376,15 @@ func (w *write) send(ctx context.Context, v verdict) (PutResult, error) {
 	})
 	w.g.log.DebugContext(ctx, "put", "url", w.res.URL, "fence", w.res.Record.Fence(),
 		"if_absent", cond.Absent(), "if_match", cond.ETag(), "error", err)
-	if bad := source.err.Load(); err != nil && bad != nil {
-		// The store never got the whole body, so it can't have taken it.
-		return res, fmt.Errorf("%w: read the body: %w", ErrRejected, *bad)
+	unread, bad := source.seal()
+	switch {
+	case err == nil || classify(err) != unknown:
+		return res, err
+	case bad != nil:
+		return res, fmt.Errorf("%w: read the body: %w", ErrRejected, bad)
+	case unread:
+		// The store never got the whole body and never will, so it can't take it.
+		return res, fmt.Errorf("%w whole: %w", ErrNotSent, err)
 	}
 	return res, err
 }
@@ -360,8 +396,12 @@ func (w *write) done(ctx context.Context, v verdict, answer PutResult) {
 	res.ETag, res.VersionID = strings.Trim(answer.ETag, `"`), answer.VersionID
 	// Look at what came back, not at what was asked: a store that ignores the
 	// encryption header answers with the MD5 of the bytes.
-	believed := uniqueSSE(answer.SSE) || uniqueSSE(w.opts.SSE) || v.action == replace && !w.opts.AcceptRepeatableETag
+	believed := uniqueSSE(answer.SSE) || uniqueSSE(w.opts.SSE) || w.g.knownUnique() ||
+		v.action == replace && !w.opts.AcceptRepeatableETag
 	res.ETagKind = etagKind(res.ETag, believed)
+	if w.own {
+		believed, res.ETagKind = false, ETagUnique // of these bytes, which nobody else writes
+	}
 	if believed && isMD5(ctx, res.ETag, w.body) {
 		res.ETagKind = ETagRepeatable
 	}
@@ -372,7 +412,10 @@ func (w *write) done(ctx context.Context, v verdict, answer PutResult) {
 	case w.opts.AcceptRepeatableETag && v.action == replace && res.ETagKind == ETagRepeatable:
 		w.g.log.WarnContext(ctx, "replaced under a repeatable ETag, as accepted", "url", res.URL, "etag", res.ETag)
 	}
-	w.g.memory.put(w.key, sighting{exists: true, etag: answer.ETag, record: res.Record.String()})
+	if believed && res.ETagKind == ETagUnique {
+		// One that can come back may be another write's by the time it is used.
+		w.g.memory.put(w.key, sighting{exists: true, etag: answer.ETag, record: res.Record.String()})
+	}
 }
 
 // isMD5 reports whether etag is the MD5 of body.
@@ -426,25 +469,48 @@ func (w *write) observe(ctx context.Context) (sighting, error) {
 		return seen, w.refusal(ErrStoreUnsafe, nil, errors.New("HEAD answered without an ETag"))
 	}
 	if w.compareBytes && seen.record == w.res.Record.String() {
-		seen.differs, err = w.differs(ctx, obj)
+		var moved bool
+		if seen.differs, moved, err = w.differs(ctx, obj); moved {
+			return w.observe(ctx)
+		}
 	}
 	return seen, err
 }
 
 // differs reports whether obj, which carries our very record, is known to hold
-// other bytes. Not knowing is no difference.
-func (w *write) differs(ctx context.Context, obj Object) (bool, error) {
-	if obj.Size != w.body.Size() {
-		return true, nil
+// other bytes. Not being allowed to know is no difference. moved says that the
+// object was replaced since it was observed, so that its bytes tell nothing
+// about the write that was there.
+func (w *write) differs(ctx context.Context, obj Object) (differs, moved bool, err error) {
+	if obj.Size >= 0 && obj.Size != w.body.Size() { // a store may not say
+		return true, false, nil
 	}
-	obj, err := w.head(ctx, w.key, HeadOptions{Checksum: true})
-	if err != nil {
+	now, err := w.head(ctx, w.key, HeadOptions{Checksum: true})
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return false, true, nil
+	case err != nil && classify(err) == final:
 		// Denied, most likely: reading the checksum of an encrypted object
 		// takes a permission that a writer need not have.
-		return false, ctx.Err()
+		return false, false, nil
+	case err != nil:
+		return false, false, fmt.Errorf("compare the bytes: %w", err)
+	case now.ETag != obj.ETag || now.Metadata[RecordKey] != obj.Metadata[RecordKey]:
+		return false, true, nil
 	}
-	same, known, err := obj.Checksum.matches(ctx, w.body)
-	return known && !same, err
+	same, known, err := now.Checksum.matches(ctx, w.body)
+	if known || err != nil {
+		return !same, false, err
+	}
+	// No checksum is kept; where the ETag is the MD5 of the bytes, it is one.
+	etag := strings.Trim(now.ETag, `"`)
+	if uniqueSSE(now.SSE) || etagKind(etag, false) != ETagRepeatable {
+		return false, false, nil
+	}
+	if s, err := w.g.bucketSettings(ctx, &w.call); err != nil || s.UniqueETags {
+		return false, false, err
+	}
+	return !isMD5(ctx, etag, w.body), false, ctx.Err()
 }
 
 // underMarker returns the newest fence record under a delete marker, nil if
@@ -455,8 +521,11 @@ func (w *write) underMarker(ctx context.Context) (*Record, error) {
 		if err == nil {
 			return lost, nil
 		}
-		if err := w.pause(ctx, err); err != nil {
+		if classify(err) == final {
 			return nil, w.refusal(ErrFenceLost, nil, fmt.Errorf("what stands under it can't be read: %w", err))
+		}
+		if err := w.pause(ctx, err); err != nil {
+			return nil, fmt.Errorf("read what stands under a delete marker: %w", err)
 		}
 	}
 }
@@ -495,22 +564,45 @@ func (w *write) findFenced(ctx context.Context) (*Record, error) {
 	return nil, nil
 }
 
-// watchedBody remembers that reading the body itself failed: that is our
-// side's failure, not the store's.
+// watchedBody knows how far it was read, and that reading it failed. A request
+// that could not read its body to the end is no request that a store can take,
+// whatever became of its answer; so after a failure the body is sealed, and what
+// was not read by then is never sent.
 type watchedBody struct {
 	r    io.ReaderAt
 	size int64
-	err  atomic.Pointer[error]
+
+	mu     sync.Mutex
+	end    int64 // of the last read; reading again from the start sets it back
+	err    error
+	sealed bool
 }
+
+var errSealed = errors.New("the write is over")
 
 // ReadAt implements io.ReaderAt.
 func (b *watchedBody) ReadAt(p []byte, off int64) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sealed {
+		return 0, errSealed
+	}
 	n, err := b.r.ReadAt(p, off)
-	if err == io.EOF && off+int64(n) < b.size {
+	b.end = off + int64(n)
+	if err == io.EOF && b.end < b.size {
 		err = fmt.Errorf("%w: it became shorter while it was read", io.ErrUnexpectedEOF)
 	}
 	if err != nil && err != io.EOF {
-		b.err.Store(&err)
+		b.err = err
 	}
 	return n, err
+}
+
+// seal ends all reading. It reports whether bytes are left unread, and the
+// error of reading, if there was one.
+func (b *watchedBody) seal() (unread bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sealed = true
+	return b.end < b.size, b.err
 }

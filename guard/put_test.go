@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/guard/internal/mems3"
 )
 
 var (
@@ -65,7 +66,7 @@ func always(op string, err error) func(string, string) error {
 }
 
 func TestPutCreatesThenReplaces(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	res := mustPut(t, newGuard(m), 1, "k", "one", nil)
 	if res.Outcome != guard.Created || res.Requests != 2 || res.ETagKind != guard.ETagRepeatable || res.Bytes != 3 {
 		t.Errorf("create: %+v", res)
@@ -74,17 +75,17 @@ func TestPutCreatesThenReplaces(t *testing.T) {
 	if res.Outcome != guard.Replaced || res.Requests != 2 || res.ETagKind != guard.ETagUnique || res.Previous.Number != 1 {
 		t.Errorf("replace: %+v", res)
 	}
-	if m.body("k") != "two" {
-		t.Errorf("holds %q", m.body("k"))
+	if m.Body("k") != "two" {
+		t.Errorf("holds %q", m.Body("k"))
 	}
 	wantConds := []guard.Condition{guard.IfAbsent(), guard.IfMatch(`"` + "f97c5d29941bfb1b2fdab0874906ab82" + `"`)}
-	if len(m.conditions) != 2 || m.conditions[0] != wantConds[0] || m.conditions[1] != wantConds[1] {
-		t.Errorf("conditions %v, want %v", m.conditions, wantConds)
+	if len(m.Conditions) != 2 || m.Conditions[0] != wantConds[0] || m.Conditions[1] != wantConds[1] {
+		t.Errorf("conditions %v, want %v", m.Conditions, wantConds)
 	}
 }
 
 func TestPutRefusesStaleAndReplayed(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	mustPut(t, newGuard(m), 48, "k", "new", nil)
 	for _, tt := range []struct {
 		n      int64
@@ -103,22 +104,22 @@ func TestPutRefusesStaleAndReplayed(t *testing.T) {
 	if want := "stale token 47 for s3://mem/k: already written with 48 (scope nightly/report)"; err.Error() != want {
 		t.Errorf("got  %s\nwant %s", err, want)
 	}
-	if m.body("k") != "new" || m.puts != 1 {
-		t.Errorf("holds %q after %d puts", m.body("k"), m.puts)
+	if m.Body("k") != "new" || m.Puts != 1 {
+		t.Errorf("holds %q after %d puts", m.Body("k"), m.Puts)
 	}
 }
 
 func TestPutWithoutTokenIsRefused(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	_, err := newGuard(m).Put(t.Context(), guard.Token{}, "k", guard.Bytes(nil), nil)
 	wantRefusal(t, err, guard.ErrMissingToken)
-	if m.puts+m.heads != 0 {
+	if m.Puts+m.Heads != 0 {
 		t.Error("the store was asked")
 	}
 }
 
 func TestPutSequence(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	g := newGuard(m)
 	for seq := int64(1); seq <= 3; seq++ {
 		mustPut(t, g, 7, "k", fmt.Sprint(seq), &guard.PutOptions{Sequence: seq, SSE: "aws:kms"})
@@ -131,8 +132,8 @@ func TestPutSequence(t *testing.T) {
 // One request for a new key where it is expected absent, two where nothing is
 // known, one for a key that this guard wrote last.
 func TestPutRequests(t *testing.T) {
-	m := newMemStore()
-	m.settings.UniqueETags = true
+	m := mems3.New()
+	m.Bucket.UniqueETags = true
 	g := newGuard(m)
 	if res := mustPut(t, g, 1, "a", "x", &guard.PutOptions{ExpectAbsent: true}); res.Requests != 1 {
 		t.Errorf("expected absent: %d requests", res.Requests)
@@ -149,7 +150,7 @@ func TestPutRequests(t *testing.T) {
 	}
 	// What is remembered never refuses: the object has the last word.
 	mustPut(t, g, 6, "b", "x", nil)
-	m.remove("b")
+	m.Remove("b")
 	if res := mustPut(t, g, 6, "b", "x", nil); res.Outcome != guard.Created {
 		t.Errorf("own key, gone since: %+v", res)
 	}
@@ -157,8 +158,8 @@ func TestPutRequests(t *testing.T) {
 
 func TestExpectAbsentLooksWhereVersionsAreKept(t *testing.T) {
 	for _, v := range []guard.Versioning{guard.VersioningOn, guard.VersioningUnknown} {
-		m := newMemStore()
-		m.settings.Versioning = v
+		m := mems3.New()
+		m.Bucket.Versioning = v
 		if res := mustPut(t, newGuard(m), 1, "a", "x", &guard.PutOptions{ExpectAbsent: true}); res.Requests != 2 {
 			t.Errorf("versioning %d: %d requests", v, res.Requests)
 		}
@@ -166,7 +167,7 @@ func TestExpectAbsentLooksWhereVersionsAreKept(t *testing.T) {
 }
 
 func TestCreateOnly(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	only := &guard.PutOptions{CreateOnly: true, SSE: "aws:kms"}
 	mustPut(t, newGuard(m), 1, "a", "x", only)
 	_, err := newGuard(m).Put(t.Context(), token(t, 2), "a", guard.Bytes(nil), only)
@@ -176,33 +177,33 @@ func TestCreateOnly(t *testing.T) {
 // Case 1: the store applies the write, the answer is lost. One write, success.
 func TestLostAnswer(t *testing.T) {
 	for _, there := range []bool{false, true} {
-		m := newMemStore()
+		m := mems3.New()
 		if there {
 			mustPut(t, newGuard(m), 1, "k", "old", nil)
-			m.puts = 0
+			m.Puts = 0
 		}
-		m.after = once("put", 1, errLost)
+		m.After = once("put", 1, errLost)
 		res := mustPut(t, newGuard(m), 2, "k", "new", kms)
-		if res.Outcome != guard.AlreadyApplied || m.puts != 1 || m.body("k") != "new" || res.Requests != 3 {
-			t.Errorf("there=%v: %+v after %d puts", there, res, m.puts)
+		if res.Outcome != guard.AlreadyApplied || m.Puts != 1 || m.Body("k") != "new" || res.Requests != 3 {
+			t.Errorf("there=%v: %+v after %d puts", there, res, m.Puts)
 		}
 	}
 }
 
 // The request is lost before the store saw it: sent again, under the same id.
 func TestLostRequest(t *testing.T) {
-	m := newMemStore()
-	m.before = once("put", 1, errLost)
-	if res := mustPut(t, newGuard(m), 2, "k", "new", nil); res.Outcome != guard.Created || m.puts != 2 {
-		t.Errorf("%+v after %d puts", res, m.puts)
+	m := mems3.New()
+	m.Before = once("put", 1, errLost)
+	if res := mustPut(t, newGuard(m), 2, "k", "new", nil); res.Outcome != guard.Created || m.Puts != 2 {
+		t.Errorf("%+v after %d puts", res, m.Puts)
 	}
 }
 
 // Our write landed, its answer was lost, and a newer owner has written since.
 func TestLostAnswerThenSuperseded(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	var done bool
-	m.after = func(op, key string) error {
+	m.After = func(op, key string) error {
 		if op != "put" || done {
 			return nil
 		}
@@ -219,10 +220,10 @@ func TestLostAnswerThenSuperseded(t *testing.T) {
 
 // Case 2: the whole command is run again.
 func TestRunAgain(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	opts := &guard.PutOptions{WriteID: testWriteID, SSE: "aws:kms"}
 	mustPut(t, newGuard(m), 2, "k", "bytes", opts)
-	if res := mustPut(t, newGuard(m), 2, "k", "bytes", opts); res.Outcome != guard.AlreadyApplied || m.puts != 1 {
+	if res := mustPut(t, newGuard(m), 2, "k", "bytes", opts); res.Outcome != guard.AlreadyApplied || m.Puts != 1 {
 		t.Errorf("same id: %+v", res)
 	}
 	_, err := newGuard(m).Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("bytes")), kms)
@@ -231,22 +232,69 @@ func TestRunAgain(t *testing.T) {
 		_, err = newGuard(m).Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte(other)), opts)
 		wantRefusal(t, err, guard.ErrReplayed)
 	}
-	if m.body("k") != "bytes" || m.puts != 1 {
-		t.Errorf("holds %q after %d puts", m.body("k"), m.puts)
+	if m.Body("k") != "bytes" || m.Puts != 1 {
+		t.Errorf("holds %q after %d puts", m.Body("k"), m.Puts)
 	}
 	// Not knowing the checksum is no reason to refuse.
-	m.before = once("head", 2, guard.ErrDenied)
+	m.Before = once("head", 2, guard.ErrDenied)
 	if res := mustPut(t, newGuard(m), 2, "k", "bytes", opts); res.Outcome != guard.AlreadyApplied {
 		t.Errorf("checksum denied: %+v", res)
 	}
 }
 
+// Between the look that found our record and the one that compares the bytes,
+// a newer write replaced the object. Its bytes say nothing about ours: the
+// answer is not "replayed", which would deny a write that was applied.
+func TestReplacedWhileBytesAreCompared(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		m := mems3.New()
+		opts := &guard.PutOptions{WriteID: testWriteID, SSE: "aws:kms"}
+		second := 2 // the HEAD that compares
+		if lost {
+			m.After = once("put", 1, errLost)
+			second = 3
+		} else {
+			mustPut(t, newGuard(m), 2, "k", "mine", opts)
+			m.Heads = 0
+		}
+		m.Before = func(op, key string) error {
+			if op == "head" && m.Heads == second {
+				m.Before = nil
+				mustPut(t, newGuard(m), 9, key, "newr", kms)
+			}
+			return nil
+		}
+		_, err := newGuard(m).Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("mine")), opts)
+		if r := wantRefusal(t, err, guard.ErrStale); r.Held.Number != 9 || r.MayHaveApplied != lost {
+			t.Errorf("lost=%v: %+v", lost, r)
+		}
+	}
+}
+
+// Bytes that can't be compared just now are not taken for the same.
+func TestBytesCannotBeCompared(t *testing.T) {
+	m := mems3.New()
+	opts := &guard.PutOptions{WriteID: testWriteID, SSE: "aws:kms"}
+	mustPut(t, newGuard(m), 2, "k", "bytes", opts)
+	m.Heads = 0
+	m.Before = func(op, _ string) error {
+		if op == "head" && m.Heads > 1 {
+			return errLost
+		}
+		return nil
+	}
+	res, err := newGuard(m).Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("BYTES")), opts)
+	if !errors.Is(err, errLost) || res.Outcome != "" || guard.ReasonOf(err) != "" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
 // Case 3: metadata stripped on the way and the answer lost: not stale, unknown.
 func TestStrippedMetadataAndLostAnswer(t *testing.T) {
-	m := newMemStore()
-	m.after = func(op, key string) error {
+	m := mems3.New()
+	m.After = func(op, key string) error {
 		if op == "put" {
-			m.overwrite(key, m.body(key), nil)
+			m.Overwrite(key, m.Body(key), nil)
 			return errLost
 		}
 		return nil
@@ -260,10 +308,10 @@ func TestStrippedMetadataAndLostAnswer(t *testing.T) {
 
 // Whatever definite refusal follows a lost answer, the outcome stays unknown.
 func TestDeniedAfterLostAnswer(t *testing.T) {
-	m := newMemStore()
-	m.after = func(op, _ string) error {
+	m := mems3.New()
+	m.After = func(op, _ string) error {
 		if op == "put" {
-			m.before = always("head", guard.ErrDenied)
+			m.Before = always("head", guard.ErrDenied)
 			return errLost
 		}
 		return nil
@@ -273,24 +321,24 @@ func TestDeniedAfterLostAnswer(t *testing.T) {
 }
 
 func TestLostAnswersForEver(t *testing.T) {
-	m := newMemStore()
-	m.before = always("put", errLost)
+	m := mems3.New()
+	m.Before = always("put", errLost)
 	res, err := newGuard(m).Put(t.Context(), token(t, 2), "k", guard.Bytes(nil), nil)
 	wantRefusal(t, err, guard.ErrOutcomeUnknown)
-	if m.puts != 10 || res.Requests != 20 {
-		t.Errorf("%d puts, %d requests", m.puts, res.Requests)
+	if m.Puts != 10 || res.Requests != 20 {
+		t.Errorf("%d puts, %d requests", m.Puts, res.Requests)
 	}
 }
 
 // Case 7: a conflict once is tried again; for ever, it ends with its own words.
 func TestConflict(t *testing.T) {
-	m := newMemStore()
-	m.before = once("put", 1, guard.ErrConflict)
-	if res := mustPut(t, newGuard(m), 1, "k", "x", nil); res.Outcome != guard.Created || m.puts != 2 {
-		t.Errorf("%+v after %d puts", res, m.puts)
+	m := mems3.New()
+	m.Before = once("put", 1, guard.ErrConflict)
+	if res := mustPut(t, newGuard(m), 1, "k", "x", nil); res.Outcome != guard.Created || m.Puts != 2 {
+		t.Errorf("%+v after %d puts", res, m.Puts)
 	}
-	m = newMemStore()
-	m.before = always("put", guard.ErrConflict)
+	m = mems3.New()
+	m.Before = always("put", guard.ErrConflict)
 	_, err := newGuard(m).Put(t.Context(), token(t, 1), "k", guard.Bytes(nil), nil)
 	if !errors.Is(err, guard.ErrConflict) || guard.ReasonOf(err) != "" || !strings.Contains(err.Error(), "gave up after 10") {
 		t.Errorf("got %v", err)
@@ -299,16 +347,16 @@ func TestConflict(t *testing.T) {
 
 // Case 8: deleted between HEAD and PUT: decided again, under a condition.
 func TestDeletedBetweenHeadAndPut(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	mustPut(t, newGuard(m), 1, "k", "old", nil)
-	m.before = func(op, key string) error {
-		if op == "put" && m.puts == 2 {
-			m.remove(key)
+	m.Before = func(op, key string) error {
+		if op == "put" && m.Puts == 2 {
+			m.Remove(key)
 		}
 		return nil
 	}
 	res := mustPut(t, newGuard(m), 2, "k", "new", kms)
-	if last := m.conditions[len(m.conditions)-1]; res.Outcome != guard.Created || !last.Absent() {
+	if last := m.Conditions[len(m.Conditions)-1]; res.Outcome != guard.Created || !last.Absent() {
 		t.Errorf("%+v under %v", res, last)
 	}
 }
@@ -316,24 +364,24 @@ func TestDeletedBetweenHeadAndPut(t *testing.T) {
 // Case 9: an object that can't be observed is never written.
 func TestHeadFails(t *testing.T) {
 	for _, bad := range []error{errLost, guard.ErrDenied, guard.ErrRejected} {
-		m := newMemStore()
-		m.before = always("head", bad)
+		m := mems3.New()
+		m.Before = always("head", bad)
 		_, err := newGuard(m).Put(t.Context(), token(t, 1), "k", guard.Bytes(nil), nil)
-		if !errors.Is(err, bad) || guard.ReasonOf(err) != "" || m.puts != 0 {
-			t.Errorf("%v: got %v after %d puts", bad, err, m.puts)
+		if !errors.Is(err, bad) || guard.ReasonOf(err) != "" || m.Puts != 0 {
+			t.Errorf("%v: got %v after %d puts", bad, err, m.Puts)
 		}
 	}
 }
 
 // Case 10: nothing was sent, so it is quietly tried again.
 func TestNotSent(t *testing.T) {
-	m := newMemStore()
-	m.before = once("head", 1, guard.ErrNotSent)
+	m := mems3.New()
+	m.Before = once("head", 1, guard.ErrNotSent)
 	if res := mustPut(t, newGuard(m), 1, "k", "x", nil); res.Outcome != guard.Created {
 		t.Errorf("%+v", res)
 	}
-	m = newMemStore()
-	m.before = always("put", guard.ErrNotSent)
+	m = mems3.New()
+	m.Before = always("put", guard.ErrNotSent)
 	_, err := newGuard(m).Put(t.Context(), token(t, 1), "k", guard.Bytes(nil), nil)
 	if !errors.Is(err, guard.ErrNotSent) || errors.Is(err, guard.ErrOutcomeUnknown) {
 		t.Errorf("never sent, but: %v", err)
@@ -342,22 +390,22 @@ func TestNotSent(t *testing.T) {
 
 // A store that lacks conditions is refused; nothing falls back to a plain write.
 func TestUnsupportedIsUnsafe(t *testing.T) {
-	m := newMemStore()
-	m.before = always("put", guard.ErrUnsupported)
+	m := mems3.New()
+	m.Before = always("put", guard.ErrUnsupported)
 	_, err := newGuard(m).Put(t.Context(), token(t, 1), "k", guard.Bytes(nil), nil)
 	wantRefusal(t, err, guard.ErrStoreUnsafe)
-	if m.puts != 1 {
-		t.Errorf("%d puts", m.puts)
+	if m.Puts != 1 {
+		t.Errorf("%d puts", m.Puts)
 	}
 }
 
 func TestPreconditionFailsForEver(t *testing.T) {
-	m := newMemStore()
-	m.before = always("put", guard.ErrPreconditionFailed)
+	m := mems3.New()
+	m.Before = always("put", guard.ErrPreconditionFailed)
 	_, err := newGuard(m).Put(t.Context(), token(t, 1), "k", guard.Bytes(nil), nil)
 	wantRefusal(t, err, guard.ErrStoreUnsafe)
-	if m.puts != 10 {
-		t.Errorf("%d puts", m.puts)
+	if m.Puts != 10 {
+		t.Errorf("%d puts", m.Puts)
 	}
 }
 
@@ -375,12 +423,12 @@ func TestForeignObjects(t *testing.T) {
 		{map[string]string{guard.RecordKey: other.String()}, guard.ErrIssuerMismatch},
 		{map[string]string{guard.RecordKey: scope.String()}, guard.ErrScopeMismatch},
 	} {
-		m := newMemStore()
-		m.overwrite("k", "theirs", tt.metadata)
+		m := mems3.New()
+		m.Overwrite("k", "theirs", tt.metadata)
 		_, err := newGuard(m).Put(t.Context(), token(t, 5), "k", guard.Bytes(nil), kms)
 		wantRefusal(t, err, tt.reason)
-		if m.body("k") != "theirs" || m.puts != 0 {
-			t.Errorf("%s: holds %q", tt.reason, m.body("k"))
+		if m.Body("k") != "theirs" || m.Puts != 0 {
+			t.Errorf("%s: holds %q", tt.reason, m.Body("k"))
 		}
 	}
 }
@@ -388,11 +436,11 @@ func TestForeignObjects(t *testing.T) {
 // Case 17: a plain delete in a versioned bucket takes the mark away; it is
 // found again under the delete marker.
 func TestFenceLostUnderDeleteMarker(t *testing.T) {
-	m := newMemStore()
-	m.settings.Versioning = guard.VersioningOn
+	m := mems3.New()
+	m.Bucket.Versioning = guard.VersioningOn
 	mustPut(t, newGuard(m), 5, "k", "five", nil)
 	for range 2 {
-		m.remove("k")
+		m.Remove("k")
 		for _, n := range []int64{4, 6} {
 			_, err := newGuard(m).Put(t.Context(), token(t, n), "k", guard.Bytes(nil), &guard.PutOptions{ExpectAbsent: true})
 			if r := wantRefusal(t, err, guard.ErrFenceLost); r.Held.Number != 5 {
@@ -400,22 +448,22 @@ func TestFenceLostUnderDeleteMarker(t *testing.T) {
 			}
 		}
 	}
-	m.before = always("versions", guard.ErrDenied)
+	m.Before = always("versions", guard.ErrDenied)
 	_, err := newGuard(m).Put(t.Context(), token(t, 6), "k", guard.Bytes(nil), nil)
 	wantRefusal(t, err, guard.ErrFenceLost)
-	m.before = nil
+	m.Before = nil
 	_, err = newGuard(listsNothing{m}).Put(t.Context(), token(t, 6), "k", guard.Bytes(nil), nil)
 	wantRefusal(t, err, guard.ErrFenceLost)
 
 	// A marker over an object that never was fenced hides no number.
-	m.overwrite("plain", "x", nil)
-	m.remove("plain")
+	m.Overwrite("plain", "x", nil)
+	m.Remove("plain")
 	mustPut(t, newGuard(m), 6, "plain", "y", nil)
 }
 
 // listsNothing is a store that says that a delete marker stands, and lists no
 // versions, as MinIO does for a key with a leading slash.
-type listsNothing struct{ *memStore }
+type listsNothing struct{ *mems3.Store }
 
 func (listsNothing) Versions(context.Context, string) iter.Seq2[guard.Version, error] {
 	return func(func(guard.Version, error) bool) {}
@@ -424,11 +472,11 @@ func (listsNothing) Versions(context.Context, string) iter.Seq2[guard.Version, e
 // sameBytes tells case 13: writer 6 is paused after it observed the object,
 // writer 7 writes the very same bytes, writer 6 resumes. It returns what is
 // wrong in the end.
-func sameBytes(t *testing.T, m *memStore, body string, opts *guard.PutOptions) error {
+func sameBytes(t *testing.T, m *mems3.Store, body string, opts *guard.PutOptions) error {
 	mustPut(t, newGuard(m), 5, "k", body, opts)
 	var seven error
 	var paused bool
-	m.before = func(op, key string) error {
+	m.Before = func(op, key string) error {
 		if op == "put" && !paused {
 			paused = true
 			_, seven = newGuard(m).Put(t.Context(), token(t, 7), key, guard.Bytes([]byte(body)), opts)
@@ -453,13 +501,13 @@ func sameBytes(t *testing.T, m *memStore, body string, opts *guard.PutOptions) e
 func TestSameBytes(t *testing.T) {
 	for _, body := range []string{"", "A", strings.Repeat("A", 1<<20)} {
 		for name, opts := range map[string]*guard.PutOptions{"plain": nil, "AES256": {SSE: "AES256"}, "kms": kms, "dsse": {SSE: "aws:kms:dsse"}} {
-			if err := sameBytes(t, newMemStore(), body, opts); err != nil {
+			if err := sameBytes(t, mems3.New(), body, opts); err != nil {
 				t.Errorf("%d bytes, %s: %v", len(body), name, err)
 			}
 		}
 	}
 	// The test can fail: with the rule off, the stale write lands.
-	if sameBytes(t, newMemStore(), "A", &guard.PutOptions{AcceptRepeatableETag: true}) == nil {
+	if sameBytes(t, mems3.New(), "A", &guard.PutOptions{AcceptRepeatableETag: true}) == nil {
 		t.Error("with the ETag rule off, the stale write was not noticed")
 	}
 }
@@ -479,8 +527,8 @@ func TestETagRule(t *testing.T) {
 		{"default AES256", guard.Settings{DefaultSSE: "AES256"}, "", false},
 		{"unique", guard.Settings{UniqueETags: true}, "", true},
 	} {
-		m := newMemStore()
-		m.settings = tt.settings
+		m := mems3.New()
+		m.Bucket = tt.settings
 		mustPut(t, newGuard(m), 1, "k", "x", nil)
 		res, err := newGuard(m).Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("y")), &guard.PutOptions{SSE: tt.sse})
 		if tt.ok {
@@ -489,15 +537,15 @@ func TestETagRule(t *testing.T) {
 			}
 			continue
 		}
-		if r := wantRefusal(t, err, guard.ErrRepeatableETag); len(r.Cures) == 0 || m.puts != 1 {
-			t.Errorf("%s: %+v after %d puts", tt.name, r, m.puts)
+		if r := wantRefusal(t, err, guard.ErrRepeatableETag); len(r.Cures) == 0 || m.Puts != 1 {
+			t.Errorf("%s: %+v after %d puts", tt.name, r, m.Puts)
 		}
 	}
 }
 
 // A store that ignores the encryption header is found out by what it answers.
 func TestIgnoredEncryptionIsReported(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	liar := ignoresSSE{m}
 	mustPut(t, newGuard(liar), 1, "k", "x", kms)
 	res := mustPut(t, newGuard(liar), 2, "k", "y", kms)
@@ -506,35 +554,35 @@ func TestIgnoredEncryptionIsReported(t *testing.T) {
 	}
 }
 
-type ignoresSSE struct{ *memStore }
+type ignoresSSE struct{ *mems3.Store }
 
 func (s ignoresSSE) Put(ctx context.Context, key string, req guard.PutRequest) (guard.PutResult, error) {
 	asked := req.SSE
 	req.SSE = ""
-	res, err := s.memStore.Put(ctx, key, req)
+	res, err := s.Store.Put(ctx, key, req)
 	res.SSE = asked
 	return res, err
 }
 
 func TestCanceledBeforeSending(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	ctx, cancel := context.WithCancel(t.Context())
-	m.before = func(op, _ string) error {
+	m.Before = func(op, _ string) error {
 		if op == "head" {
 			cancel()
 		}
 		return nil
 	}
 	_, err := newGuard(m).Put(ctx, token(t, 1), "k", guard.Bytes(nil), nil)
-	if !errors.Is(err, context.Canceled) || guard.ReasonOf(err) != "" || m.puts != 0 {
-		t.Errorf("got %v after %d puts", err, m.puts)
+	if !errors.Is(err, context.Canceled) || guard.ReasonOf(err) != "" || m.Puts != 0 {
+		t.Errorf("got %v after %d puts", err, m.Puts)
 	}
 }
 
 func TestCanceledAfterSending(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	ctx, cancel := context.WithCancel(t.Context())
-	m.after = func(op, _ string) error {
+	m.After = func(op, _ string) error {
 		if op != "put" {
 			return nil
 		}
@@ -546,7 +594,7 @@ func TestCanceledAfterSending(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || !strings.Contains(strings.Join(r.Cures, " "), testWriteID.String()) {
 		t.Errorf("%v, %q", err, r.Cures)
 	}
-	m.after = nil
+	m.After = nil
 	if res := mustPut(t, newGuard(m), 1, "k", "", &guard.PutOptions{WriteID: testWriteID}); res.Outcome != guard.AlreadyApplied {
 		t.Errorf("run again: %+v", res)
 	}
@@ -554,8 +602,8 @@ func TestCanceledAfterSending(t *testing.T) {
 
 func TestDeadlineEndsTheWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemStore()
-		m.before = always("head", errLost)
+		m := mems3.New()
+		m.Before = always("head", errLost)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		g := guard.New(m, &guard.Options{Backoff: func(int) time.Duration { return time.Hour }})
@@ -574,9 +622,9 @@ func TestBodyFails(t *testing.T) {
 		"error":   readerAt(func([]byte, int64) (int, error) { return 0, disk }),
 		"shorter": strings.NewReader("four"),
 	} {
-		m := newMemStore()
+		m := mems3.New()
 		_, err := newGuard(m).Put(t.Context(), token(t, 1), "k", guard.ReaderAt(r, 10), nil)
-		if err == nil || errors.Is(err, guard.ErrOutcomeUnknown) || m.puts != 0 || !strings.Contains(err.Error(), "read the body") {
+		if err == nil || errors.Is(err, guard.ErrOutcomeUnknown) || m.Puts != 0 || !strings.Contains(err.Error(), "read the body") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -609,9 +657,9 @@ func TestBadArguments(t *testing.T) {
 		"metadata size":  {key: "k", opts: guard.PutOptions{Headers: guard.Headers{Metadata: map[string]string{"a": strings.Repeat("x", 2000)}}}, says: "leaves"},
 		"header newline": {key: "k", opts: guard.PutOptions{Headers: guard.Headers{CacheControl: "a\nb"}}, says: "cache control"},
 	} {
-		m := newMemStore()
+		m := mems3.New()
 		_, err := newGuard(m).Put(t.Context(), token(t, 1), tt.key, tt.body, &tt.opts)
-		if !errors.Is(err, guard.ErrInvalid) || !strings.Contains(err.Error(), tt.says) || m.puts+m.heads != 0 {
+		if !errors.Is(err, guard.ErrInvalid) || !strings.Contains(err.Error(), tt.says) || m.Puts+m.Heads != 0 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -621,10 +669,10 @@ func TestBadArguments(t *testing.T) {
 // number that anybody was told succeeded is what stands in the end, and the
 // numbers in the versions only rise.
 func TestManyWriters(t *testing.T) {
-	m := newMemStore()
-	m.settings = guard.Settings{Versioning: guard.VersioningOn, DefaultSSE: "aws:kms"}
+	m := mems3.New()
+	m.Bucket = guard.Settings{Versioning: guard.VersioningOn, DefaultSSE: "aws:kms"}
 	var calls atomic.Int64
-	m.after = func(op, _ string) error {
+	m.After = func(op, _ string) error {
 		if op == "put" && calls.Add(1)%3 == 0 {
 			return errLost
 		}
@@ -648,8 +696,8 @@ func TestManyWriters(t *testing.T) {
 	wg.Wait()
 	var last int64
 	written := make(map[int64]bool)
-	for _, v := range m.objects["k"] {
-		r, err := guard.ParseRecord(v.obj.Metadata[guard.RecordKey])
+	for _, v := range m.Written("k") {
+		r, err := guard.ParseRecord(v.Metadata[guard.RecordKey])
 		if err != nil || r.Number <= last {
 			t.Fatalf("%v after %d: %v", r, last, err)
 		}
@@ -664,4 +712,69 @@ func TestManyWriters(t *testing.T) {
 	if last != 64 {
 		t.Errorf("ends with %d", last)
 	}
+}
+
+// stopsReading is a store that fails before it has read the whole body.
+type stopsReading struct {
+	*mems3.Store
+	fail func() error
+}
+
+func (s stopsReading) Put(_ context.Context, _ string, req guard.PutRequest) (guard.PutResult, error) {
+	r := req.Body.Reader()
+	if _, err := io.CopyN(io.Discard, r, 3); err != nil {
+		return guard.PutResult{}, err
+	}
+	err := s.fail()
+	return guard.PutResult{}, err
+}
+
+// A request that never had the whole body can't land: it is no lost answer.
+func TestBodyNotReadToTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	m := mems3.New()
+	_, err := newGuard(stopsReading{m, func() error { cancel(); return ctx.Err() }}).Put(ctx, token(t, 1), "k", guard.Bytes([]byte("bytes")), nil)
+	if !errors.Is(err, context.Canceled) || errors.Is(err, guard.ErrOutcomeUnknown) {
+		t.Errorf("canceled: %v", err)
+	}
+	_, err = newGuard(stopsReading{m, func() error { return errLost }}).Put(t.Context(), token(t, 1), "k", guard.Bytes([]byte("bytes")), nil)
+	if !errors.Is(err, guard.ErrNotSent) || errors.Is(err, guard.ErrOutcomeUnknown) {
+		t.Errorf("reset: %v", err)
+	}
+	// The last byte was read: then it may have gone out.
+	_, err = newGuard(stopsReading{m, func() error { return errLost }}).Put(t.Context(), token(t, 1), "k", guard.Bytes([]byte("byt")), nil)
+	if !errors.Is(err, guard.ErrOutcomeUnknown) {
+		t.Errorf("read to the end: %v", err)
+	}
+}
+
+// What is remembered of an object must not stand for another one that has come
+// to have the same ETag since.
+func TestRepeatableETagsAreNotRemembered(t *testing.T) {
+	m := mems3.New()
+	g := newGuard(m)
+	accept := &guard.PutOptions{AcceptRepeatableETag: true}
+	mustPut(t, g, 1, "k", "A", nil)
+	mustPut(t, newGuard(m), 7, "k", "A", accept)
+	for _, opts := range []*guard.PutOptions{kms, accept} {
+		_, err := g.Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("B")), opts)
+		wantRefusal(t, err, guard.ErrStale)
+	}
+}
+
+// Without a kept checksum, an MD5 ETag shows that the bytes differ.
+func TestRunAgainWithOtherBytesAndNoChecksum(t *testing.T) {
+	m := mems3.New()
+	opts := &guard.PutOptions{WriteID: testWriteID}
+	mustPut(t, newGuard(noChecksum{m}), 2, "k", "one", opts)
+	mustPut(t, newGuard(noChecksum{m}), 2, "k", "one", opts)
+	_, err := newGuard(noChecksum{m}).Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("two")), opts)
+	wantRefusal(t, err, guard.ErrReplayed)
+}
+
+type noChecksum struct{ *mems3.Store }
+
+func (s noChecksum) Head(ctx context.Context, key string, opts guard.HeadOptions) (guard.Object, error) {
+	opts.Checksum = false
+	return s.Store.Head(ctx, key, opts)
 }

@@ -37,7 +37,7 @@ func (g *Guard) Stat(ctx context.Context, key string) (Info, error) {
 	}
 	info.Requests = c.requests
 	if err != nil {
-		return info, fmt.Errorf("stat %s: %w", info.URL, err)
+		return info, naming("stat", info.URL, err)
 	}
 	return info, nil
 }
@@ -55,9 +55,17 @@ func (g *Guard) Get(ctx context.Context, key string) (Info, io.ReadCloser, error
 	body, err := c.get(ctx, key, &info)
 	info.Requests = c.requests
 	if err != nil {
-		return info, nil, fmt.Errorf("get %s: %w", info.URL, err)
+		return info, nil, naming("get", info.URL, err)
 	}
 	return info, body, nil
+}
+
+// naming makes sure that an error names the object, which a store's own does.
+func naming(verb, url string, err error) error {
+	if strings.Contains(err.Error(), url) {
+		return err
+	}
+	return fmt.Errorf("%s %s: %w", verb, url, err)
 }
 
 func (c *call) get(ctx context.Context, key string, info *Info) (io.ReadCloser, error) {
@@ -70,6 +78,7 @@ func (c *call) get(ctx context.Context, key string, info *Info) (io.ReadCloser, 
 		}
 		c.requests++
 		obj, body, err := c.g.store.Get(ctx, key)
+		c.g.log.DebugContext(ctx, "get", "url", info.URL, "etag", obj.ETag, "error", err)
 		if err == nil {
 			info.Object = obj
 			if err = info.fill(); err == nil && info.Record != nil && info.Record.State == Deleted {
@@ -92,8 +101,8 @@ func (c *call) get(ctx context.Context, key string, info *Info) (io.ReadCloser, 
 // fill reads the record and the ETag's kind off what the store said.
 func (i *Info) fill() error {
 	i.ETagKind = etagKind(strings.Trim(i.ETag, `"`), uniqueSSE(i.SSE))
-	text, ok := i.Metadata[RecordKey]
-	if !ok {
+	text := i.Metadata[RecordKey]
+	if text == "" {
 		return nil
 	}
 	r, err := ParseRecord(text)

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/guard/internal/mems3"
 )
 
 func TestGet(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	g := newGuard(m)
 	mustPut(t, g, 3, "k", "bytes", &guard.PutOptions{Headers: guard.Headers{ContentType: "text/plain", Metadata: map[string]string{"a": "b"}}})
-	m.before = once("get", 1, errLost) // an error that passes is not seen
+	m.Before = once("get", 1, errLost) // an error that passes is not seen
 	info, body, err := newGuard(m).Get(t.Context(), "k")
 	if err != nil {
 		t.Fatal(err)
@@ -24,12 +25,12 @@ func TestGet(t *testing.T) {
 }
 
 func TestReadsOfEveryState(t *testing.T) {
-	m := newMemStore()
+	m := mems3.New()
 	g := newGuard(m)
 	tomb := guard.Record{Issuer: testIssuer, Scope: "s", Number: 9, Sequence: 1, State: guard.Deleted}
-	m.overwrite("tombstone", "{}", map[string]string{guard.RecordKey: tomb.String()})
-	m.overwrite("unfenced", "x", nil)
-	m.overwrite("corrupt", "x", map[string]string{guard.RecordKey: "0"})
+	m.Overwrite("tombstone", "{}", map[string]string{guard.RecordKey: tomb.String()})
+	m.Overwrite("unfenced", "x", nil)
+	m.Overwrite("corrupt", "x", map[string]string{guard.RecordKey: "0"})
 	for _, tt := range []struct {
 		key       string
 		stat, get error

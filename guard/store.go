@@ -53,7 +53,9 @@ type Store interface {
 	// Put writes an object whole, data and metadata in one atomic step, if
 	// req.Condition holds, which the store decides. It refuses a request
 	// without a condition. An error that is none of the above means that the
-	// outcome is unknown.
+	// outcome is unknown, if the Body was read to its end; if it was not, the
+	// store can't have the object, since what is not read by the time that Put
+	// returns can't be read any more.
 	Put(ctx context.Context, key string, req PutRequest) (PutResult, error)
 
 	// Versions yields the versions of one key, newest first, delete markers

@@ -1,7 +1,6 @@
 package guard_test
 
 import (
-	"encoding/base64"
 	"errors"
 	"math"
 	"slices"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/s3fence/s3fence/guard"
 )
-
-func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
 var (
 	testIssuer  = guard.IssuerID{0x8c, 0x1d, 0x0f, 0x2a, 0xb6, 0x4e, 0x97, 0xd3}
