@@ -101,6 +101,14 @@ func (s *Store) fail(o op, key string, err error, f *awsFlight, features string)
 	if c := header.Get("x-minio-error-code"); c != "" {
 		code = c
 	}
+	// Nor words, so this is all that is said of a wrong region or a key that
+	// the store doesn't take.
+	if region := header.Get("x-amz-bucket-region"); region != "" && status == http.StatusMovedPermanently {
+		err = fmt.Errorf("the bucket is in region %s: %w", region, err)
+	}
+	if desc := header.Get("x-minio-error-desc"); desc != "" {
+		err = fmt.Errorf("%s: %w", strings.Trim(desc, `"`), err)
+	}
 	if f.entered && !f.handed && !isContext(err) {
 		// Credentials, endpoint or signature: waiting won't mend them.
 		err = fmt.Errorf("%w: %w", errUnsigned, err)

@@ -15,6 +15,7 @@ package s3store
 
 import (
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"net"
@@ -85,7 +86,12 @@ func (b bucket) fail(o op, key string, err error, notSent bool, status int, code
 	case nil:
 		return fmt.Errorf("%s: %w", at, err)
 	case guard.ErrDenied:
-		return fmt.Errorf("%s: %w (%s): %w", at, sentinel, o.denied, err)
+		why := o.denied
+		switch code {
+		case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
+			why = "the credentials are wrong or have expired"
+		}
+		return fmt.Errorf("%s: %w (%s): %w", at, sentinel, why, err)
 	case guard.ErrUnsupported:
 		if features != "" {
 			return fmt.Errorf("%s: %w (the request used %s): %w", at, sentinel, features, err)
@@ -103,6 +109,8 @@ func classify(status int, code string) error {
 		return guard.ErrPreconditionFailed
 	case status == http.StatusNotImplemented, status == http.StatusMethodNotAllowed:
 		return guard.ErrUnsupported
+	case status == http.StatusMovedPermanently, status == http.StatusPermanentRedirect:
+		return guard.ErrRejected // the bucket is in another region
 	case status < 400 || status > 499:
 		return nil
 	}
@@ -121,10 +129,13 @@ func classify(status int, code string) error {
 	case http.StatusConflict:
 		return guard.ErrConflict
 	case http.StatusNotFound:
-		if code == "NoSuchBucket" {
+		switch code {
+		case "NoSuchBucket":
 			return guard.ErrNoBucket
+		case "", "NotFound", "NoSuchKey", "NoSuchVersion":
+			return guard.ErrNotFound
 		}
-		return guard.ErrNotFound
+		return guard.ErrRejected // something else is missing, a KMS key for one
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return guard.ErrDenied
 	case http.StatusRequestTimeout, http.StatusTooManyRequests, 499:
@@ -261,8 +272,12 @@ func versioning(status string) guard.Versioning {
 }
 
 // unknowable reports whether err leaves a setting unknown for good, so that
-// Settings goes on without it.
+// Settings goes on without it. Some stores answer with another document.
 func unknowable(err error) bool {
+	var otherXML xml.UnmarshalError
+	if errors.As(err, &otherXML) {
+		return true
+	}
 	return slices.ContainsFunc([]error{guard.ErrDenied, guard.ErrUnsupported, guard.ErrRejected, guard.ErrNotFound},
 		func(e error) bool { return errors.Is(err, e) })
 }

@@ -200,7 +200,7 @@ func TestAnswers(t *testing.T) {
 		{502, "", nil},
 		{503, "ServiceUnavailable", nil},
 		{504, "", nil},
-		{301, "PermanentRedirect", nil},
+		{301, "PermanentRedirect", guard.ErrRejected},
 		{307, "TemporaryRedirect", nil},
 		{200, "", nil}, // no ETag
 	} {
