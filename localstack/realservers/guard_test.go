@@ -11,6 +11,7 @@ import (
 	"github.com/s3fence/s3fence/guard"
 	"github.com/s3fence/s3fence/guard/storetest"
 	"github.com/s3fence/s3fence/issuer/issuertest"
+	"github.com/s3fence/s3fence/localstack/servers"
 	"github.com/s3fence/s3fence/localstack/servers/serverstest"
 )
 
@@ -130,14 +131,19 @@ s3 = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id=access, aws_sec
 o = s3.get_object(Bucket=bucket, Key=key)
 print(json.dumps({"sha256": hashlib.sha256(o["Body"].read()).hexdigest(), "metadata": o["Metadata"], "type": o["ContentType"], "etag": o["ETag"].strip('"')}))
 `
-	cmd := exec.CommandContext(t.Context(), "python3", "-c", program, m.URL, m.AccessKey, m.SecretKey, m.Region, bucket, res.Key)
+	serverstest.Require(t, "moto") // boto3 comes with it
+	python, err := servers.Python(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), python, "-c", program, m.URL, m.AccessKey, m.SecretKey, m.Region, bucket, res.Key)
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
 			t.Logf("%s", exit.Stderr)
 		}
-		t.Fatalf("boto3 (it comes with moto): %v", err)
+		t.Fatalf("boto3: %v", err)
 	}
 	var got struct {
 		SHA256, Type, ETag string

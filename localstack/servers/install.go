@@ -145,7 +145,11 @@ func findDynalite(ctx context.Context, progress io.Writer) ([]string, error) {
 	return []string{node, filepath.Join(dir, "node_modules", "dynalite", "cli.js")}, nil
 }
 
-// findMoto returns a python that has moto's server.
+// Python returns a python that has moto, and so boto3: the one that
+// [StartMoto] uses.
+func Python(ctx context.Context) (string, error) { return findMoto(ctx, io.Discard) }
+
+// findMoto returns a python that has moto's server, in our version of it.
 func findMoto(ctx context.Context, progress io.Writer) (string, error) {
 	cache, err := cacheDir()
 	if err == nil {
@@ -163,7 +167,8 @@ func findMoto(ctx context.Context, progress io.Writer) (string, error) {
 		// The answer is the real interpreter: the one on PATH may be a shim
 		// that starts slowly. Python imports from the current folder first,
 		// so it must be one that only this user writes to.
-		cmd := exec.CommandContext(ctx, path, "-c", "import sys, moto.server; print(sys.executable)")
+		cmd := exec.CommandContext(ctx, path, "-c",
+			"import sys, moto, moto.server; moto.__version__ == sys.argv[1] or sys.exit(1); print(sys.executable)", MotoVersion)
 		cmd.Dir = cache
 		if out, err := cmd.Output(); err == nil {
 			return strings.TrimSpace(string(out)), nil

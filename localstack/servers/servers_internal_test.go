@@ -231,8 +231,12 @@ func TestCacheBuildsOnceAndNeverHalf(t *testing.T) {
 func TestCacheWaitsNoLongerThanItsContext(t *testing.T) {
 	t.Setenv("S3FENCE_CACHE", t.TempDir())
 	building, done := make(chan struct{}), make(chan struct{})
-	go cached(context.Background(), "tool-1", func(string) error { close(building); <-done; return nil })
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = cached(context.Background(), "tool-1", func(string) error { close(building); <-done; return nil })
+	})
 	<-building
+	defer wg.Wait() // it writes to the folder that goes with the test
 	defer close(done)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
