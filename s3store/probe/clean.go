@@ -1,0 +1,132 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/s3fence/s3fence/guard"
+)
+
+const cleanTime = 30 * time.Second
+
+// clean removes all that the run wrote, in a time of its own: the caller's
+// context may have ended. What is left is a warning, with its place.
+func (p *probe) clean(ctx context.Context) {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+	defer cancel()
+	c := Check{Property: "cleanup", Why: "the probe leaves nothing behind", Wanted: "all removed", Verdict: Pass}
+	left := len(p.keys)
+	if left == 0 {
+		return
+	}
+	var err error
+	switch {
+	case p.S3 != nil:
+		err = p.cleanS3(ctx)
+	case p.Remove != nil:
+		err = each(p.keys, func(key string) error {
+			if err := p.Remove(ctx, key); !errors.Is(err, guard.ErrNotFound) {
+				return err
+			}
+			return nil
+		})
+	default:
+		c.Verdict, c.Got = Info, "this store has no way to remove objects: they stay under "+p.Store.URL(p.root)
+	}
+	if err != nil {
+		c.Verdict, c.Got = Warn, fmt.Sprintf("some are left under %s: %v", p.Store.URL(p.root), words(err))
+	} else if c.Got == "" {
+		c.Got = fmt.Sprintf("%d keys removed", left)
+	}
+	c.Duration = time.Since(begin)
+	p.report.Checks = append(p.report.Checks, c)
+}
+
+// each calls f for all of them, eight at a time, and joins what failed.
+func each[T any](all []T, f func(T) error) error {
+	var (
+		mu   sync.Mutex
+		errs []error
+		wg   sync.WaitGroup
+		next = make(chan T)
+	)
+	for range 8 {
+		wg.Go(func() {
+			for v := range next {
+				if err := f(v); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, v := range all {
+		next <- v
+	}
+	close(next)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (p *probe) cleanS3(ctx context.Context) error {
+	err := each(p.uploads, func(u upload) error {
+		_, err := p.S3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &p.Bucket, Key: &u.key, UploadId: &u.id}, once)
+		if judge(err) == refused { // completed, or aborted already
+			return nil
+		}
+		return err
+	})
+	type version struct {
+		key string
+		id  *string
+	}
+	// A request that was under way when the run was interrupted may land after
+	// its key was removed, so the keys are gone through at least once, and
+	// what is listed until nothing is.
+	var vs []version
+	for _, k := range p.keys {
+		vs = append(vs, version{key: k})
+	}
+	remove := func(v version) error {
+		_, err := p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &v.key, VersionId: v.id}, once)
+		if judge(err) == refused {
+			return nil
+		}
+		return err
+	}
+	if p.versioning == "" { // else each would only leave a marker
+		err = errors.Join(err, each(vs, remove))
+	}
+	for range 100 {
+		out, lerr := p.S3.ListObjectVersions(ctx, &s3.ListObjectVersionsInput{Bucket: &p.Bucket, Prefix: &p.root}, once)
+		if lerr != nil {
+			if p.versioning == "" && slices.Contains([]answer{unsupported, rejected, none}, judge(lerr)) && ctx.Err() == nil {
+				return err // every key was removed by name
+			}
+			return errors.Join(err, lerr)
+		}
+		vs = vs[:0]
+		for _, v := range out.Versions {
+			vs = append(vs, version{aws.ToString(v.Key), v.VersionId})
+		}
+		for _, d := range out.DeleteMarkers {
+			vs = append(vs, version{aws.ToString(d.Key), d.VersionId})
+		}
+		if len(vs) == 0 {
+			return err
+		}
+		if derr := each(vs, remove); derr != nil {
+			return errors.Join(err, derr)
+		}
+	}
+	return errors.Join(err, errors.New("the list of what is left does not end"))
+}
