@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,6 +36,9 @@ type app struct {
 	local   *localstack.Local
 	said    bool // something went to standard output
 	closers []func() error
+
+	skipProfile bool                     // --no-profile
+	profiles    map[string]guard.Profile // read, by bucket
 }
 
 // settings are the common flags that have a twin in the environment. What the
@@ -45,10 +49,11 @@ var settings = []struct{ flag, env, usage string }{
 	{"dynamodb-endpoint-url", "", "DynamoDB endpoint `URL` [AWS_ENDPOINT_URL_DYNAMODB, AWS_ENDPOINT_URL]"},
 	{"region", "", "AWS region [AWS_REGION]"},
 	{"profile", "", "profile of the AWS configuration files [AWS_PROFILE]"},
-	{"addressing", "", "bucket in the `path` or the host name: auto, path, virtual (auto: path when an endpoint is set)"},
-	{"issuer", "S3FENCE_ISSUER", "where tokens come from: dynamodb://`TABLE` (default dynamodb://s3fence) [S3FENCE_ISSUER]"},
+	{"addressing", "", "bucket in the path or the host name: auto, path, virtual (auto: path when an endpoint is set)"},
+	{"issuer", "S3FENCE_ISSUER", "where tokens come from: dynamodb://TABLE (default dynamodb://s3fence) [S3FENCE_ISSUER]"},
 	{"local", "S3FENCE_LOCAL", "embedded store and issuer kept in `DIR`: no account, no server [S3FENCE_LOCAL]"},
-	{"token", "S3FENCE_TOKEN", "fencing token, or @`FILE` that holds it [S3FENCE_TOKEN]"},
+	{"root", "S3FENCE_ROOT", "where the store's profile is kept, s3://`BUCKET/PREFIX` (default: the top of the bucket) [S3FENCE_ROOT]"},
+	{"token", "S3FENCE_TOKEN", "fencing token, or @FILE that holds it [S3FENCE_TOKEN]"},
 	{"scope", "S3FENCE_SCOPE", "take a fresh token of this scope for this command [S3FENCE_SCOPE]"},
 }
 
@@ -75,6 +80,8 @@ func (a *app) main(ctx context.Context, args []string) int {
 	c, err := root.ExecuteContextC(ctx)
 	if err != nil && !a.ran {
 		err = usageError{err}
+		// A flag that can't be read ends the reading of flags.
+		a.json = a.json || slices.Contains(args, "--json")
 	}
 	for _, c := range a.closers {
 		err = errors.Join(err, c())
@@ -123,11 +130,12 @@ or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown,
 	for _, s := range settings {
 		a.flags.String(s.flag, "", s.usage)
 	}
+	a.flags.BoolVar(&a.skipProfile, "no-profile", false, "write to a store that is not AWS although nobody has proven it [S3FENCE_NO_PROFILE]")
 	a.flags.BoolVar(&a.json, "json", false, "one JSON object a line on standard output")
 	a.flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
 	a.flags.BoolVarP(&a.verbose, "verbose", "v", false, "log each request to standard error")
 	a.flags.StringVar(&a.logFmt, "log-format", "", "text or json [S3FENCE_LOG]")
-	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.demoCommand())
+	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.doctorCommand(), a.demoCommand())
 	return root
 }
 

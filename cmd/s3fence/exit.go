@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
 
 	"github.com/s3fence/s3fence/guard"
 )
@@ -37,13 +38,15 @@ var outcomes = []struct {
 	{context.DeadlineExceeded, "timeout", 1, false},
 	{guard.ErrNoBucket, "no-bucket", 1, false},
 	{guard.ErrNotFound, "not-found", 1, false},
-	{fs.ErrNotExist, "not-found", 1, false},
+	{fs.ErrNotExist, "no-such-file", 1, false},
 	{guard.ErrDenied, "access-denied", 1, false},
 	{guard.ErrConflict, "conflict", 1, false},
 	{guard.ErrUnsupported, "unsupported", 1, false},
 	{guard.ErrRejected, "rejected", 1, false},
-	{guard.ErrNotSent, "not-sent", 1, false},
+	{guard.ErrNotSent, notSent, 1, false},
 }
+
+const notSent = "not-sent"
 
 var errUsage = errors.New("usage")
 
@@ -56,6 +59,9 @@ func outcomeOf(err error) (reason string, exit int, refused bool) {
 		if errors.Is(err, o.err) {
 			return o.reason, o.exit, o.refused
 		}
+	}
+	if dial := new(net.OpError); errors.As(err, &dial) && dial.Op == "dial" { // an issuer's
+		return notSent, 1, false
 	}
 	return "failed", 1, false
 }

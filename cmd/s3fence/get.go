@@ -60,13 +60,21 @@ not match its checksum.`,
 	}
 }
 
+type writerFunc func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
 // cat prints bytes only: a line of JSON behind them would spoil them.
 func (a *app) cat(ctx context.Context, url string) error {
 	g, key, err := a.openObject(ctx, url)
 	if err != nil {
 		return err
 	}
-	_, err = a.fetch(ctx, g, key, a.stdout)
+	_, err = a.fetch(ctx, g, key, writerFunc(func(p []byte) (int, error) {
+		a.said = true // so that a failure later on adds no JSON to the bytes
+		return a.stdout.Write(p)
+	}))
 	return err
 }
 
@@ -148,6 +156,9 @@ func (a *app) fetch(ctx context.Context, g *guard.Guard, key string, w io.Writer
 		a.log.WarnContext(ctx, "the object is not fenced", "url", info.URL)
 	}
 	n, err := io.Copy(w, body)
+	if info.Size < 0 {
+		info.Size = n // the store did not say
+	}
 	if err == nil && n != info.Size {
 		err = fmt.Errorf("%w: %d of %d bytes", io.ErrUnexpectedEOF, n, info.Size)
 	}

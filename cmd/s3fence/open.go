@@ -4,18 +4,21 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/logging"
 
 	"github.com/s3fence/s3fence/guard"
 	"github.com/s3fence/s3fence/issuer"
 	"github.com/s3fence/s3fence/localstack"
-	"github.com/s3fence/s3fence/s3store"
 )
 
 // scopeMaker is an issuer that can make a scope's counter.
@@ -57,30 +60,36 @@ func (a *app) openLocal() (*localstack.Local, error) {
 	return l, nil
 }
 
-// openGuard returns a guard over bucket.
+// openGuard returns a guard over bucket. One that is not AWS's own, nor the
+// embedded one, must have been proven before it is written to.
 func (a *app) openGuard(ctx context.Context, bucket string) (*guard.Guard, error) {
-	opts := &guard.Options{Logger: a.log}
-	l, err := a.openLocal()
+	s, err := a.openStore(ctx, bucket)
 	if err != nil {
 		return nil, err
 	}
-	if l != nil {
-		return guard.New(l.Store(bucket), opts), nil
+	source, err := a.profileSource(ctx, bucket, s)
+	if err != nil {
+		return nil, err
 	}
+	return guard.New(s.store, &guard.Options{Logger: a.log, Profile: source}), nil
+}
+
+func (a *app) s3Client(ctx context.Context) (*s3.Client, error) {
 	cfg, err := a.awsConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
 	addressing, _ := a.setting("addressing")
 	endpoint, _ := a.setting("endpoint-url")
-	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
+	return s3.NewFromConfig(cfg, func(o *s3.Options) {
 		if endpoint != "" {
 			o.BaseEndpoint = &endpoint
 		}
 		o.UsePathStyle = addressing == "path" || addressing != "virtual" && o.BaseEndpoint != nil
+		// Not a line of the SDK's for each object that was stored without a checksum.
+		o.DisableLogOutputChecksumValidationSkipped = true
 		o.Region = regionOr(o.Region, o.BaseEndpoint)
-	})
-	return guard.New(s3store.New(client, bucket, nil), opts), nil
+	}), nil
 }
 
 // regionOr gives endpoints that are not AWS the region that they expect when
@@ -92,6 +101,10 @@ func regionOr(region string, endpoint *string) string {
 	return region
 }
 
+// answerTimeout is how long a server may think about a request that it has
+// got whole: longer than S3 takes to store 5 GiB.
+const answerTimeout = 2 * time.Minute
+
 func (a *app) awsConfig(ctx context.Context) (aws.Config, error) {
 	switch s, _ := a.setting("addressing"); s {
 	case "", "auto", "path", "virtual":
@@ -100,7 +113,16 @@ func (a *app) awsConfig(ctx context.Context) (aws.Config, error) {
 	}
 	region, _ := a.setting("region")
 	profile, _ := a.setting("profile")
-	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(region), config.WithSharedConfigProfile(profile))
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(region), config.WithSharedConfigProfile(profile),
+		// The SDK's own lines go where ours go, and only with -v.
+		config.WithLogger(logging.LoggerFunc(func(class logging.Classification, format string, v ...any) {
+			a.log.DebugContext(ctx, fmt.Sprintf(format, v...), "sdk", string(class))
+		})),
+		// A server that takes a request and never answers must not hold a
+		// command for ever; what it then did is for the guard to find out.
+		config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
+			t.ResponseHeaderTimeout = answerTimeout
+		})))
 	if err != nil {
 		return cfg, fmt.Errorf("read the AWS configuration: %w", err)
 	}

@@ -57,8 +57,9 @@ func (a *app) putCommand() *cobra.Command {
 object refuses it unless the token is higher than the one it holds.
 
 A DST that ends in a slash, or names only the bucket, gets the file's name
-appended. Standard input is kept in a temporary file until it ends, so that
-nothing is sent unless all of it is there.`,
+appended. Standard input is kept in a temporary file until it ends, and nothing
+is sent before. A pipe ends in the same way whether its writer was done or died:
+in a script, set -o pipefail tells.`,
 		Example: `  # 1. with a fresh token
   s3fence put --scope nightly/report report.csv s3://bucket/reports/today.csv
 
@@ -231,7 +232,8 @@ func (a *app) source(ctx context.Context, src string) (guard.Body, func() error,
 		return guard.Body{}, nil, errors.Join(err, f.Close())
 	case fi.IsDir():
 		return guard.Body{}, nil, errors.Join(usagef("%s is a directory; put takes a file, or - for standard input", src), f.Close())
-	case !fi.Mode().IsRegular():
+	case !fi.Mode().IsRegular() || fi.Size() == 0:
+		// Files of /proc and the like are regular, and empty until they are read.
 		defer f.Close()
 		return spool(ctx, f, src)
 	}

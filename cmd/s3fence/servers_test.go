@@ -39,13 +39,14 @@ func serverEnv(s3, dynamo *servers.Server) map[string]string {
 	return map[string]string{
 		"AWS_ENDPOINT_URL_S3": s3.URL, "AWS_ENDPOINT_URL_DYNAMODB": dynamo.URL,
 		"AWS_ACCESS_KEY_ID": s3.AccessKey, "AWS_SECRET_ACCESS_KEY": s3.SecretKey, "AWS_REGION": s3.Region,
+		"OTHER_ENDPOINT": strings.Replace(s3.URL, "127.0.0.1", "localhost", 1),
 	}
 }
 
 // TestServerScripts runs the scripts that need MinIO and dynalite.
 func TestServerScripts(t *testing.T) {
 	m, d := serverstest.SharedMinIO(t), serverstest.SharedDynalite(t)
-	makeBuckets(t, m, "scripts", "bucket")
+	makeBuckets(t, m, "scripts", "bucket", "proven", "copied")
 	runScripts(t, "testdata/servers", serverEnv(m, d))
 }
 
@@ -85,7 +86,7 @@ func TestInterrupt(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), exe, "put", "-", "s3://interrupt/"+tt.name, "--json",
 				"--token", "f1:8c1d0f2ab64e97d3:nightly/report:00000000000000000048:422d5fde")
 			cmd.Args[0] = "s3fence"
-			cmd.Env = append(os.Environ(), "S3FENCE_TEST_MAIN=1", "S3FENCE_LOCAL=")
+			cmd.Env = append(os.Environ(), "S3FENCE_TEST_MAIN=1", "S3FENCE_LOCAL=", "S3FENCE_NO_PROFILE=1")
 			for k, v := range serverEnv(m, m) {
 				cmd.Env = append(cmd.Env, k+"="+v)
 			}

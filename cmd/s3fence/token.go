@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/s3fence/s3fence/guard"
 	"github.com/s3fence/s3fence/issuer"
+	"github.com/s3fence/s3fence/s3store/probe"
 )
 
 type tokenJSON struct {
@@ -91,26 +94,47 @@ type initJSON struct {
 	Scope        string `json:"scope,omitempty"`
 	IssuerID     string `json:"issuer,omitempty"`
 	CreatedScope bool   `json:"created_scope"`
+	// URL and the rest are there when a store was proven.
+	URL     string   `json:"url,omitempty"`
+	Verdict string   `json:"verdict,omitempty"`
+	Limits  []string `json:"limits,omitempty"`
+	Saved   string   `json:"saved,omitempty"`
 }
 
 func (a *app) initCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "init",
-		Short: "Make the issuer's table and a scope's counter, where absent",
+		Use:   "init [URL]",
+		Short: "Make the issuer's table and a scope's counter, where absent; prove a store",
 		Long: `Init makes the DynamoDB table if there is none, and the counter of --scope if
 it has none, with a fresh issuer id. It never resets or changes what is there.
-The embedded default (--local) needs no init; there it makes the same things.`,
+The embedded default (--local) needs no init; there it makes the same things.
+
+With a URL it also proves the store, as doctor --quick --save does, and keeps
+the result. A store that is not AWS needs that once, before the first write.`,
 		Example: `  # 1. once for each scope
   s3fence init --scope nightly/report
 
-  # 2. in a table of another name
+  # 2. the same, and prove a MinIO for s3fence to write to
+  s3fence init --scope nightly/report s3://bucket
+
+  # 3. in a table of another name
   s3fence init --issuer dynamodb://fences --scope nightly/report`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.init(c.Context()) },
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("%s takes at most one URL, got %d arguments", c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error { return a.init(c.Context(), args) },
 	}
 }
 
-func (a *app) init(ctx context.Context) error {
+func (a *app) init(ctx context.Context, urls []string) error {
+	for _, u := range urls { // before anything is made
+		if _, _, err := parseURL(u); err != nil {
+			return err
+		}
+	}
 	scope, _ := a.setting("scope")
 	if scope != "" {
 		if err := guard.CheckScope(scope); err != nil {
@@ -149,7 +173,17 @@ func (a *app) init(ctx context.Context) error {
 		j.IssuerID, j.CreatedScope = id.String(), created
 		text += fmt.Sprintf("\nscope %s: %s, issuer id %s", scope, madeOrThere(created), id)
 	}
-	return a.say(j, text)
+	var unsafe error
+	for _, u := range urls {
+		d, err := a.prove(ctx, u, true, true, func(probe.Report) error { return nil })
+		if err != nil && d.Verdict == "" {
+			return err
+		}
+		unsafe = err
+		j.URL, j.Verdict, j.Limits, j.Saved = d.URL, d.Verdict, d.Limits, d.Saved
+		text += "\nstore " + strings.TrimSpace(d.text())
+	}
+	return errors.Join(a.say(j, text), unsafe)
 }
 
 func madeOrThere(created bool) string {
