@@ -121,8 +121,12 @@ func (a *app) put(ctx context.Context, src, dst string, o *guard.PutOptions) err
 	}
 	j := putJSON{Op: "put", URL: "s3://" + bucket + "/" + key, DryRun: o.DryRun}
 	res, fresh, err := a.putObject(ctx, src, bucket, key, o)
-	if errors.Is(err, guard.ErrOutcomeUnknown) && ctx.Err() != nil {
+	switch {
+	case err == nil || ctx.Err() == nil:
+	case errors.Is(err, guard.ErrOutcomeUnknown):
 		err = a.afterInterrupt(ctx, bucket, key, &res, err)
+	case errors.Is(err, ctx.Err()):
+		err = fmt.Errorf("interrupted, nothing was written: %w", err)
 	}
 	j.fill(res, err)
 	text := ""

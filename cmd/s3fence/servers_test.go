@@ -68,12 +68,14 @@ func TestInterrupt(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
+		verb string
 		kind faultproxy.Kind
 		exit int
 		says string
 	}{
-		{"applied", faultproxy.HoldAnswer, 130, "interrupted: the write was applied to s3://interrupt/applied"},
-		{"held", faultproxy.Hold, 16, "was not there when looked at again, and may still land"},
+		{"applied", http.MethodPut, faultproxy.HoldAnswer, 130, "interrupted: the write was applied to s3://interrupt/applied"},
+		{"looking", http.MethodHead, faultproxy.Hold, 130, "interrupted, nothing was written"},
+		{"held", http.MethodPut, faultproxy.Hold, 16, "was not there when looked at again, and may still land"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, err := faultproxy.New(m.URL)
@@ -81,7 +83,7 @@ func TestInterrupt(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			held := p.Hold(faultproxy.Rule{Method: http.MethodPut, Fault: faultproxy.Fault{Kind: tt.kind}})
+			held := p.Hold(faultproxy.Rule{Method: tt.verb, Fault: faultproxy.Fault{Kind: tt.kind}})
 			// The test binary is s3fence when it is called so.
 			cmd := exec.CommandContext(t.Context(), exe, "put", "-", "s3://interrupt/"+tt.name, "--json",
 				"--token", "f1:8c1d0f2ab64e97d3:nightly/report:00000000000000000048:422d5fde")
