@@ -116,7 +116,7 @@ func (c *contest) finding(writers int) (finding, error) {
 func (p *probe) createRace(ctx context.Context) (finding, error) {
 	var c contest
 	writers := size(p, 32, 16)
-	for r := range size(p, 20, 4) {
+	for r := range size(p, 20, 3) {
 		key := p.key("create")
 		entries := race(writers, func(i int) entry {
 			w := p.content("create-%02d-%02d", r, i)
@@ -144,7 +144,7 @@ func (p *probe) replaceRace(ctx context.Context) (finding, error) {
 	}
 	var c contest
 	writers := size(p, 32, 16)
-	for r := range size(p, 20, 4) {
+	for r := range size(p, 20, 3) {
 		seen, err := p.Store.Head(ctx, key, guard.HeadOptions{})
 		if err != nil {
 			return finding{}, step("observe the object", err)

@@ -114,7 +114,7 @@ func (p *probe) hunt(ctx context.Context, read func(context.Context, string) (si
 	hctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// A slow store needs longer for the same number of chances.
-	until, least := time.Now().Add(size(p, 4*time.Second, 350*time.Millisecond)), size(p, 50, 5)
+	until, least := time.Now().Add(size(p, 4*time.Second, 300*time.Millisecond)), size(p, 50, 5)
 	var (
 		mu      sync.Mutex
 		seen    = map[sight]int{}
