@@ -3,17 +3,12 @@ package s3store_test
 import (
 	"fmt"
 	"maps"
-	"net/url"
 	"os"
 	"sync/atomic"
 	"testing"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/minio/minio-go/v7"
-	miniocreds "github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/s3fence/s3fence/guard"
 	"github.com/s3fence/s3fence/guard/storetest"
@@ -23,30 +18,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(serverstest.Main(m)) }
-
-func awsClient(s *servers.Server) *s3.Client {
-	return s3.New(s3.Options{
-		Region: s.Region, BaseEndpoint: aws.String(s.URL), UsePathStyle: true,
-		Credentials: credentials.NewStaticCredentialsProvider(s.AccessKey, s.SecretKey, ""),
-		// As config.LoadDefaultConfig sets it.
-		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
-	})
-}
-
-func minioClient(t *testing.T, s *servers.Server) *minio.Client {
-	t.Helper()
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := minio.New(u.Host, &minio.Options{
-		Creds: miniocreds.NewStaticV4(s.AccessKey, s.SecretKey, ""), Region: s.Region, MaxRetries: 1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 var buckets atomic.Int64
 
@@ -70,14 +41,16 @@ func newBucket(t *testing.T, c *s3.Client, versioned bool) string {
 // known is what the server fails with either, and knownMinIOGo with minio-go only.
 func conformance(t *testing.T, s *servers.Server, h storetest.Harness, known, knownMinIOGo map[string]string) {
 	opts := &s3store.Options{UniqueETags: h.UniqueETags}
-	admin := awsClient(s)
+	admin := serverstest.S3Client(s)
 	for _, sdk := range []struct {
 		name string
 		open func(t *testing.T, bucket string) guard.Store
 	}{
-		{"aws", func(t *testing.T, bucket string) guard.Store { return s3store.New(awsClient(s), bucket, opts) }},
+		{"aws", func(t *testing.T, bucket string) guard.Store {
+			return s3store.New(serverstest.S3Client(s), bucket, opts)
+		}},
 		{"minio-go", func(t *testing.T, bucket string) guard.Store {
-			return s3store.NewMinIO(minioClient(t, s), bucket, opts)
+			return s3store.NewMinIO(serverstest.MinIOClient(t, s), bucket, opts)
 		}},
 	} {
 		h.Open = func(t *testing.T) guard.Store { return sdk.open(t, newBucket(t, admin, false)) }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/s3fence/s3fence/localstack/faultproxy"
@@ -20,10 +19,7 @@ import (
 // makeBuckets makes the buckets that the scripts use, and an unfenced object.
 func makeBuckets(t *testing.T, s *servers.Server, names ...string) {
 	t.Helper()
-	c := s3.New(s3.Options{
-		Region: s.Region, BaseEndpoint: &s.URL, UsePathStyle: true,
-		Credentials: credentials.NewStaticCredentialsProvider(s.AccessKey, s.SecretKey, ""),
-	})
+	c := serverstest.S3Client(s)
 	for _, name := range names {
 		if _, err := c.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &name}); err != nil {
 			t.Fatal(err)

@@ -38,7 +38,7 @@ func behind(t *testing.T, s *servers.Server, faults string) (*servers.Server, *f
 	if _, err := p.AddText(faults); err != nil {
 		t.Fatal(err)
 	}
-	return at(s, p.URL()), p
+	return serverstest.At(s, p.URL()), p
 }
 
 // impatient does not wait between attempts.
@@ -242,7 +242,7 @@ func TestDeletedBetweenLookAndPut(t *testing.T) {
 			}()
 			<-paused.Reached()
 			key := "k"
-			if _, err := s3Client(m).DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: &bucket, Key: &key}); err != nil {
+			if _, err := serverstest.S3Client(m).DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: &bucket, Key: &key}); err != nil {
 				t.Fatal(err)
 			}
 			paused.Release()
@@ -276,7 +276,7 @@ func TestFirstConnectionRefused(t *testing.T) {
 				}
 				return 0
 			}}
-			g := guard.New(open(t, at(m, "http://"+address), bucket), opts)
+			g := guard.New(open(t, serverstest.At(m, "http://"+address), bucket), opts)
 			res, err := g.Put(t.Context(), take(t, local(t), "refused", 1)[0], "k", guard.Bytes([]byte("x")), nil)
 			if err != nil || res.Outcome != guard.Created || waits != 2 {
 				t.Errorf("%+v, %v after %d waits", res, err, waits)

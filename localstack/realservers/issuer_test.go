@@ -23,7 +23,7 @@ import (
 func newTable(t *testing.T, s *servers.Server) string {
 	t.Helper()
 	name := fmt.Sprintf("fences-%d", names.Add(1))
-	_, created, err := issuer.InitDynamoDB(t.Context(), dynamoClient(s), name)
+	_, created, err := issuer.InitDynamoDB(t.Context(), serverstest.DynamoDBClient(s), name)
 	if err != nil || !created {
 		t.Fatalf("created %v, %v", created, err)
 	}
@@ -32,7 +32,7 @@ func newTable(t *testing.T, s *servers.Server) string {
 
 func openIssuer(t *testing.T, s *servers.Server, table string) *issuer.DynamoDB {
 	t.Helper()
-	d, err := issuer.OpenDynamoDB(t.Context(), dynamoClient(s), table)
+	d, err := issuer.OpenDynamoDB(t.Context(), serverstest.DynamoDBClient(s), table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestIssuerRequests(t *testing.T) {
 			s := start(t)
 			table := newTable(t, s)
 			var requests atomic.Int64
-			client := dynamodb.New(dynamoClient(s).Options(), func(o *dynamodb.Options) {
+			client := dynamodb.New(serverstest.DynamoDBClient(s).Options(), func(o *dynamodb.Options) {
 				o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 					return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("count",
 						func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
@@ -109,7 +109,7 @@ func TestIssuerTableMadeAnew(t *testing.T) {
 	for name, start := range dynamoServers {
 		t.Run(name, func(t *testing.T) {
 			s := start(t)
-			client := dynamoClient(s)
+			client := serverstest.DynamoDBClient(s)
 			table := newTable(t, s)
 			old := openIssuer(t, s, table)
 			id, _, err := old.CreateScope(t.Context(), "s")

@@ -85,7 +85,7 @@ func linRun(t *testing.T, m *servers.Server, seed uint64, issue func(context.Con
 	t.Helper()
 	const key = "lin/key"
 	bucket := newBucket(t, m)
-	client := s3Client(m)
+	client := serverstest.S3Client(m)
 	versions := seed%2 == 0
 	if versions {
 		if _, err := client.PutBucketVersioning(t.Context(), &s3.PutBucketVersioningInput{

@@ -8,18 +8,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/minio/minio-go/v7"
-	miniocreds "github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/s3fence/s3fence/guard"
 	"github.com/s3fence/s3fence/localstack"
@@ -38,56 +32,25 @@ func TestMain(m *testing.M) {
 	os.Exit(serverstest.Main(m))
 }
 
-func s3Client(s *servers.Server) *s3.Client {
-	return s3.New(s3.Options{
-		Region: s.Region, BaseEndpoint: &s.URL, UsePathStyle: true,
-		Credentials:                credentials.NewStaticCredentialsProvider(s.AccessKey, s.SecretKey, ""),
-		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported, // as the SDK's configuration sets it
-	})
-}
-
-func dynamoClient(s *servers.Server) *dynamodb.Client {
-	return dynamodb.New(dynamodb.Options{
-		Region: s.Region, BaseEndpoint: &s.URL,
-		Credentials: credentials.NewStaticCredentialsProvider(s.AccessKey, s.SecretKey, ""),
-	})
-}
-
 var names atomic.Int64
 
 // newBucket makes an empty bucket.
 func newBucket(t *testing.T, s *servers.Server) string {
 	t.Helper()
 	name := fmt.Sprintf("real-%d", names.Add(1))
-	if _, err := s3Client(s).CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &name}); err != nil {
+	if _, err := serverstest.S3Client(s).CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &name}); err != nil {
 		t.Fatal(err)
 	}
 	return name
 }
 
-// at returns s as it is reached through another address, a proxy's.
-func at(s *servers.Server, url string) *servers.Server {
-	return &servers.Server{URL: url, AccessKey: s.AccessKey, SecretKey: s.SecretKey, Region: s.Region}
-}
-
 // sdks are the two ways to the same server.
 var sdks = map[string]func(t *testing.T, s *servers.Server, bucket string) guard.Store{
 	"aws": func(_ *testing.T, s *servers.Server, bucket string) guard.Store {
-		return s3store.New(s3Client(s), bucket, nil)
+		return s3store.New(serverstest.S3Client(s), bucket, nil)
 	},
 	"minio-go": func(t *testing.T, s *servers.Server, bucket string) guard.Store {
-		t.Helper()
-		u, err := url.Parse(s.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := minio.New(u.Host, &minio.Options{
-			Creds: miniocreds.NewStaticV4(s.AccessKey, s.SecretKey, ""), Region: s.Region, MaxRetries: 1,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s3store.NewMinIO(c, bucket, nil)
+		return s3store.NewMinIO(serverstest.MinIOClient(t, s), bucket, nil)
 	},
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
@@ -20,15 +19,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(serverstest.Main(m)) }
-
-func client(s *servers.Server, url string) *s3.Client {
-	return s3.New(s3.Options{
-		Region: s.Region, BaseEndpoint: &url, UsePathStyle: true,
-		Credentials: credentials.NewStaticCredentialsProvider(s.AccessKey, s.SecretKey, ""),
-		// As config.LoadDefaultConfig sets it.
-		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
-	})
-}
 
 // bucket makes a bucket, with versions or without.
 func bucket(t *testing.T, c *s3.Client, versions ...types.BucketVersioningStatus) string {
@@ -101,7 +91,7 @@ func TestMinIO(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tt.server(t)
-			c := client(s, s.URL)
+			c := serverstest.S3Client(s)
 			b := bucket(t, c)
 			r := run(t, c, b, &probe.Options{Quick: !full})
 			if r.Verdict != probe.Pass || len(r.Limits) > 0 || r.UniqueETags != tt.unique {
@@ -126,7 +116,7 @@ func TestMinIO(t *testing.T) {
 // Buckets that keep versions, or kept them once.
 func TestMinIOVersions(t *testing.T) {
 	s := serverstest.SharedMinIO(t)
-	c := client(s, s.URL)
+	c := serverstest.S3Client(s)
 	for name, status := range map[string][]types.BucketVersioningStatus{
 		"delete-marker":        {types.BucketVersioningStatusEnabled},
 		"suspended-versioning": {types.BucketVersioningStatusEnabled, types.BucketVersioningStatusSuspended},
@@ -145,7 +135,7 @@ func TestMinIOVersions(t *testing.T) {
 // The bucket's settings are judged, and never changed.
 func TestMinIOLifecycle(t *testing.T) {
 	s := serverstest.SharedMinIO(t)
-	c := client(s, s.URL)
+	c := serverstest.S3Client(s)
 	for _, tt := range []struct {
 		prefix, guarded string
 		warned          bool
@@ -173,7 +163,7 @@ func TestMinIOLifecycle(t *testing.T) {
 // Under default retention the probe's objects could not be removed.
 func TestMinIORetention(t *testing.T) {
 	s := serverstest.SharedMinIO(t)
-	c := client(s, s.URL)
+	c := serverstest.S3Client(s)
 	b := serverstest.Name(t)
 	if _, err := c.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &b, ObjectLockEnabledForBucket: aws.Bool(true)}); err != nil {
 		t.Fatal(err)
@@ -200,7 +190,7 @@ func TestMinIORetention(t *testing.T) {
 // moto passes, but for multipart uploads under If-Match.
 func TestMoto(t *testing.T) {
 	s := serverstest.SharedMoto(t)
-	c := client(s, s.URL)
+	c := serverstest.S3Client(s)
 	b := bucket(t, c)
 	r := run(t, c, b, &probe.Options{Quick: !full})
 	if r.Verdict != probe.Pass || !slices.Contains(r.Limits, probe.LimitMultipartIfMatch) {
@@ -223,7 +213,7 @@ func TestStrippedConditions(t *testing.T) {
 		t.Fatal(err)
 	}
 	px.Add(faultproxy.Rule{Method: "PUT", Times: faultproxy.Forever, Fault: f})
-	c := client(s, px.URL())
+	c := serverstest.S3Client(serverstest.At(s, px.URL()))
 	b := bucket(t, c)
 	r := run(t, c, b, &probe.Options{Quick: true})
 	fails := failing(r, probe.Fail)

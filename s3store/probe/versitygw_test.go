@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/s3fence/s3fence/localstack/servers"
+	"github.com/s3fence/s3fence/localstack/servers/serverstest"
 	"github.com/s3fence/s3fence/s3store/probe"
 )
 
@@ -45,7 +46,7 @@ func versitygw(t *testing.T) *s3.Client {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return client(&servers.Server{AccessKey: "user", SecretKey: "password", Region: "us-east-1"}, "http://"+addr)
+	return serverstest.S3Client(&servers.Server{URL: "http://" + addr, AccessKey: "user", SecretKey: "password", Region: "us-east-1"})
 }
 
 // A real store that must fail: it reads an object and its metadata apart.
