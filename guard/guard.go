@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -43,10 +44,9 @@ type Guard struct {
 	rand        io.Reader
 	memory      memory
 
-	settingsLock chan struct{} // a lock that a context can stop waiting for
-	settings     *Settings
-	source       ProfileSource
-	profile      *Profile
+	settings fact[Settings]
+	source   ProfileSource
+	profile  fact[Profile]
 }
 
 // New returns a Guard over store. opts may be nil.
@@ -68,13 +68,14 @@ func New(store Store, opts *Options) *Guard {
 		o.Rand = rand.Reader
 	}
 	return &Guard{
-		store:        store,
-		log:          o.Logger,
-		maxAttempts:  o.MaxAttempts,
-		backoff:      o.Backoff,
-		rand:         o.Rand,
-		source:       o.Profile,
-		settingsLock: make(chan struct{}, 1),
+		store:       store,
+		log:         o.Logger,
+		maxAttempts: o.MaxAttempts,
+		backoff:     o.Backoff,
+		rand:        o.Rand,
+		source:      o.Profile,
+		settings:    newFact[Settings](),
+		profile:     newFact[Profile](),
 	}
 }
 
@@ -84,36 +85,64 @@ func jitter(n int) time.Duration {
 	return mathrand.N(min(50*time.Millisecond<<min(n-1, 10), 5*time.Second))
 }
 
-// bucketSettings asks the store once and remembers the answer.
-func (g *Guard) bucketSettings(ctx context.Context, c *call) (Settings, error) {
-	select {
-	case g.settingsLock <- struct{}{}:
-		defer func() { <-g.settingsLock }()
-	case <-ctx.Done():
-		return Settings{}, ctx.Err()
+// A fact about the store is asked for once, when a decision first hangs on it.
+// Reading a known one takes no lock, so that no write waits for another's
+// question, and none at all where nobody has asked.
+type fact[T any] struct {
+	known  atomic.Pointer[T]
+	asking chan struct{} // a lock that a context can stop waiting for
+}
+
+func newFact[T any]() fact[T] { return fact[T]{asking: make(chan struct{}, 1)} }
+
+// get returns the fact, and asks for it while errors may pass.
+func (f *fact[T]) get(ctx context.Context, c *call, ask func(context.Context) (T, error)) (*T, error) {
+	if v := f.known.Load(); v != nil {
+		return v, nil
 	}
-	if g.settings != nil {
-		return *g.settings, nil
+	select {
+	case f.asking <- struct{}{}:
+		defer func() { <-f.asking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	for {
-		s, err := g.store.Settings(ctx)
-		c.requests += s.Requests
-		if err == nil {
-			s.UniqueETags = s.UniqueETags || g.profile != nil && g.profile.UniqueETags
-			g.settings = &s
-			return s, nil
+		if v := f.known.Load(); v != nil {
+			return v, nil
 		}
-		if err := c.pause(ctx, fmt.Errorf("read the bucket's settings: %w", err)); err != nil {
-			return Settings{}, err
+		v, err := ask(ctx)
+		if err == nil {
+			f.known.Store(&v)
+			return &v, nil
+		}
+		if err := c.pause(ctx, err); err != nil {
+			return nil, err
 		}
 	}
 }
 
+// bucketSettings asks the store once and remembers the answer.
+func (g *Guard) bucketSettings(ctx context.Context, c *call) (Settings, error) {
+	s, err := g.settings.get(ctx, c, func(ctx context.Context) (Settings, error) {
+		s, err := g.store.Settings(ctx)
+		c.requests += s.Requests
+		if err != nil {
+			return s, fmt.Errorf("read the bucket's settings: %w", err)
+		}
+		p := g.profile.known.Load()
+		s.UniqueETags = s.UniqueETags || p != nil && p.UniqueETags
+		return s, nil
+	})
+	if err != nil {
+		return Settings{}, err
+	}
+	return *s, nil
+}
+
 // knownUnique reports whether it is known already that every ETag is unique.
 func (g *Guard) knownUnique() bool {
-	g.settingsLock <- struct{}{}
-	defer func() { <-g.settingsLock }()
-	return g.settings != nil && g.settings.UniqueETags || g.profile != nil && g.profile.UniqueETags
+	s, p := g.settings.known.Load(), g.profile.known.Load()
+	return s != nil && s.UniqueETags || p != nil && p.UniqueETags
 }
 
 // outcome classes of a store's error: the one retry policy.

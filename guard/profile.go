@@ -202,7 +202,8 @@ func (g *Guard) SaveProfile(ctx context.Context, tok Token, root string, p Profi
 // provenUnique is uniqueSSE, unless the store was seen to take the encryption
 // and give the same bytes the same ETag all the same.
 func (g *Guard) provenUnique(sse string) bool {
-	return uniqueSSE(sse) && (g.profile == nil || g.profile.ETagKinds["aws:kms"] != ETagRepeatable)
+	p := g.profile.known.Load()
+	return uniqueSSE(sse) && (p == nil || p.ETagKinds["aws:kms"] != ETagRepeatable)
 }
 
 // proven asks the profile source, once: before the first write, and again only
@@ -211,24 +212,12 @@ func (g *Guard) proven(ctx context.Context, c *call) error {
 	if g.source == nil {
 		return nil
 	}
-	select {
-	case g.settingsLock <- struct{}{}:
-		defer func() { <-g.settingsLock }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	for g.profile == nil {
+	_, err := g.profile.get(ctx, c, func(ctx context.Context) (Profile, error) {
 		p, err := g.source(ctx)
 		if err == nil {
 			err = p.passed()
 		}
-		if err == nil {
-			g.profile = &p
-			break
-		}
-		if err := c.pause(ctx, err); err != nil {
-			return err
-		}
-	}
-	return nil
+		return p, err
+	})
+	return err
 }

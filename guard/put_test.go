@@ -778,3 +778,35 @@ func (s noChecksum) Head(ctx context.Context, key string, opts guard.HeadOptions
 	opts.Checksum = false
 	return s.Store.Head(ctx, key, opts)
 }
+
+// slowSettings answers what the bucket is set to only when told.
+type slowSettings struct {
+	*mems3.Store
+	asked, answer chan struct{}
+}
+
+func (s slowSettings) Settings(ctx context.Context) (guard.Settings, error) {
+	close(s.asked)
+	select {
+	case <-s.answer:
+	case <-ctx.Done():
+		return guard.Settings{}, ctx.Err()
+	}
+	return s.Store.Settings(ctx)
+}
+
+// A write that needs no settings does not wait for one that is asking for them.
+func TestNoWaitForAnothersSettings(t *testing.T) {
+	m := slowSettings{mems3.New(), make(chan struct{}), make(chan struct{})}
+	g := newGuard(m)
+	mustPut(t, g, 1, "slow", "x", nil)
+	end := make(chan error, 1)
+	go func() {
+		_, err := g.Put(t.Context(), token(t, 2), "slow", guard.Bytes(nil), nil)
+		end <- err
+	}()
+	<-m.asked
+	mustPut(t, g, 3, "quick", "x", nil)
+	close(m.answer)
+	wantRefusal(t, <-end, guard.ErrRepeatableETag)
+}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -33,6 +34,7 @@ type app struct {
 	logFmt  string
 	log     *slog.Logger
 	ran     bool // a command began: later errors are not usage errors by themselves
+	aws     *aws.Config
 	local   *localstack.Local
 	said    bool // something went to standard output
 	closers []func() error

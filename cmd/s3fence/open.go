@@ -105,7 +105,12 @@ func regionOr(region string, endpoint *string) string {
 // got whole: longer than S3 takes to store 5 GiB.
 const answerTimeout = 2 * time.Minute
 
+// awsConfig reads the SDK's configuration, once: each has credentials of its
+// own to fetch.
 func (a *app) awsConfig(ctx context.Context) (aws.Config, error) {
+	if a.aws != nil {
+		return *a.aws, nil
+	}
 	switch s, _ := a.setting("addressing"); s {
 	case "", "auto", "path", "virtual":
 	default:
@@ -126,6 +131,7 @@ func (a *app) awsConfig(ctx context.Context) (aws.Config, error) {
 	if err != nil {
 		return cfg, fmt.Errorf("read the AWS configuration: %w", err)
 	}
+	a.aws = &cfg
 	return cfg, nil
 }
 
