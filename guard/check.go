@@ -50,8 +50,6 @@ func checkHeaders(h Headers, record Record) error {
 			return err
 		}
 	}
-	size := len(metadataPrefix) + len(RecordKey) + len(record.String())
-	left := MaxMetadata - size
 	for _, k := range slices.Sorted(maps.Keys(h.Metadata)) {
 		v := h.Metadata[k]
 		switch {
@@ -63,13 +61,23 @@ func checkHeaders(h Headers, record Record) error {
 		if err := checkValue(fmt.Sprintf("metadata %q", k), v); err != nil {
 			return err
 		}
-		size += len(metadataPrefix) + len(k) + len(v)
 	}
-	if size > MaxMetadata {
+	if size, left := metadataSize(h.Metadata, record); size > MaxMetadata {
 		return invalid("metadata takes %d bytes with the fence record; S3 takes %d, which leaves %d for yours (each name counts with its %s prefix) and they take %d",
 			size, MaxMetadata, left, metadataPrefix, size-(MaxMetadata-left))
 	}
 	return nil
+}
+
+// metadataSize returns what all user metadata takes, the fence record with it,
+// and what the record alone leaves.
+func metadataSize(m map[string]string, record Record) (size, left int) {
+	size = len(metadataPrefix) + len(RecordKey) + len(record.String())
+	left = MaxMetadata - size
+	for k, v := range m {
+		size += len(metadataPrefix) + len(k) + len(v)
+	}
+	return size, left
 }
 
 // nameRune allows what every store and proxy passes on unchanged. Upper case

@@ -32,6 +32,16 @@ type Options struct {
 	// vouch for is not written to ([ErrStoreUnsafe]). Its requests are not
 	// counted in a Result. Default: none; the caller vouches for the store.
 	Profile ProfileSource
+	// Root is the prefix of s3fence's own objects: <root>/.s3fence/. Everyone
+	// who writes under one scope must use the same. Default: none, the top of
+	// the bucket.
+	Root string
+	// RootStore is the bucket that Root is in. Default: the guarded one.
+	RootStore Store
+	// FenceMaxAge is how old a reading of the scope fence may be when a write
+	// relies on it, on the monotonic clock. Default: [DefaultFenceMaxAge].
+	// [EveryWrite] reads it before each write.
+	FenceMaxAge time.Duration
 }
 
 // A Guard makes fenced writes to one Store. It is safe for concurrent use and
@@ -43,6 +53,8 @@ type Guard struct {
 	backoff     func(int) time.Duration
 	rand        io.Reader
 	memory      memory
+
+	scopes *scopeFences
 
 	settings fact[Settings]
 	source   ProfileSource
@@ -67,7 +79,7 @@ func New(store Store, opts *Options) *Guard {
 	if o.Rand == nil {
 		o.Rand = rand.Reader
 	}
-	return &Guard{
+	g := &Guard{
 		store:       store,
 		log:         o.Logger,
 		maxAttempts: o.MaxAttempts,
@@ -77,6 +89,8 @@ func New(store Store, opts *Options) *Guard {
 		settings:    newFact[Settings](),
 		profile:     newFact[Profile](),
 	}
+	g.scopes = newScopeFences(g, o)
+	return g
 }
 
 // jitter spreads the whole delay at random: without that, contenders for one
@@ -161,18 +175,26 @@ const (
 
 func classify(err error) class {
 	var refusal *Refusal
+	var over *gaveUp
 	switch {
-	case errors.As(err, &refusal):
+	case errors.As(err, &refusal), errors.As(err, &over):
 		return final
 	case errors.Is(err, ErrNoBucket), errors.Is(err, ErrDenied),
 		errors.Is(err, ErrUnsupported), errors.Is(err, ErrRejected):
 		return final
-	case errors.Is(err, ErrPreconditionFailed), errors.Is(err, ErrNotFound):
+	case errors.Is(err, ErrPreconditionFailed), errors.Is(err, ErrNotFound), errors.Is(err, ErrNoUpload):
 		return moved
 	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotSent):
 		return again
 	}
 	return unknown
+}
+
+// settled reports whether err is the store's last word, and not only the end
+// of our patience.
+func settled(err error) bool {
+	var over *gaveUp
+	return err != nil && classify(err) == final && !errors.As(err, &over)
 }
 
 // A call is the state that one call of the Guard carries through its requests.
@@ -195,7 +217,7 @@ func (c *call) pause(ctx context.Context, cause error) error {
 	c.failures++
 	c.g.log.DebugContext(ctx, "request failed", "failures", c.failures, "error", cause)
 	if c.failures >= c.g.maxAttempts {
-		return fmt.Errorf("gave up after %d failed attempts: %w", c.failures, cause)
+		return &gaveUp{c.failures, cause}
 	}
 	t := time.NewTimer(c.g.backoff(c.failures))
 	defer t.Stop()
@@ -206,6 +228,21 @@ func (c *call) pause(ctx context.Context, cause error) error {
 		return canceled(ctx.Err(), cause)
 	}
 }
+
+// gaveUp ends the attempts of one request, and of all that it is a part of.
+type gaveUp struct {
+	attempts int
+	err      error
+}
+
+func (g *gaveUp) Error() string {
+	if g.attempts == 1 {
+		return g.err.Error()
+	}
+	return fmt.Sprintf("gave up after %d failed attempts: %v", g.attempts, g.err)
+}
+
+func (g *gaveUp) Unwrap() error { return g.err }
 
 // canceled keeps what the store said before the context ended, unless that
 // was only the context's end again.
@@ -235,27 +272,37 @@ func (c *call) head(ctx context.Context, key string, opts HeadOptions) (Object, 
 	}
 }
 
-// memory holds what this Guard wrote last, per key, so that writing a key
-// again takes one request. Forgetting is always safe: the object is observed.
+// memory holds what this Guard wrote last, per key: its ETag, so that writing
+// the key again takes one request, and its number, so that an object that was
+// deleted or set back around the guard is noticed. Forgetting is always safe:
+// the object is observed.
 type memory struct {
 	mu sync.Mutex
-	m  map[string]sighting
+	m  map[string]remembered
+}
+
+// remembered is what a Guard knows of a key that it wrote.
+type remembered struct {
+	record Record
+	// seen is what the next write may start from; zero when the ETag could
+	// have become another write's.
+	seen sighting
 }
 
 const maxRemembered = 1 << 16
 
-func (m *memory) get(key string) (sighting, bool) {
+func (m *memory) get(key string) (remembered, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, ok := m.m[key]
 	return s, ok
 }
 
-func (m *memory) put(key string, s sighting) {
+func (m *memory) put(key string, s remembered) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.m == nil {
-		m.m = make(map[string]sighting)
+		m.m = make(map[string]remembered)
 	}
 	if _, ok := m.m[key]; !ok && len(m.m) >= maxRemembered {
 		for k := range m.m { // any one will do
@@ -263,11 +310,18 @@ func (m *memory) put(key string, s sighting) {
 			break
 		}
 	}
+	if old, ok := m.m[key]; ok && old.record.sameCounter(s.record) && old.record.Fence().Compare(s.record.Fence()) > 0 {
+		return // two writes at once: the newer one's news came first
+	}
 	m.m[key] = s
 }
 
+// forget forgets the ETag. The number stays known.
 func (m *memory) forget(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.m, key)
+	if r, ok := m.m[key]; ok {
+		r.seen = sighting{}
+		m.m[key] = r
+	}
 }

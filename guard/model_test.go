@@ -194,14 +194,18 @@ type modelEnds modelTold
 // The signature holds all that what follows can depend on.
 func (p *modelProcess) run(answers []modelAnswer) (modelNode, string) {
 	store := &modelStore{cfg: p.cfg, script: answers}
-	store.g = New(store, &Options{MaxAttempts: 3, Backoff: func(int) time.Duration { return 0 }})
+	store.g = New(store, &Options{MaxAttempts: 3, FenceMaxAge: EveryWrite, Backoff: func(int) time.Duration { return 0 }})
 	n := modelNode{answers: answers}
 	for i, call := range p.calls {
 		told, ended := store.play(call, p.cfg.writes[call].onlyUnsettled && n.told[i-1].kind != toldUnknown)
 		if !ended {
 			n.op, n.first = store.asked, store.asks == 1
 			w := store.w
-			return n, fmt.Sprint(n.op, n.first, n.told, w.lost != nil, w.failures, store.sent, store.answered, w.g.memory.m)
+			var looked modelAnswer // what the write that follows goes by
+			if n.op.kind == opFence {
+				looked = store.looked
+			}
+			return n, fmt.Sprint(looked, n.op, n.first, n.told, w.lost != nil, w.failures, store.sent, store.answered, w.g.memory.m)
 		}
 		n.told = append(n.told, told)
 	}
@@ -222,6 +226,7 @@ type modelStore struct {
 	cancel   context.CancelFunc
 	attempt  uint8
 	sent     modelRequest
+	looked   modelAnswer // at the object, last
 	answered modelAnswerKind
 }
 
@@ -234,14 +239,20 @@ func (s *modelStore) play(call int, skip bool) (told modelTold, ended bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.call, s.asks, s.cancel, s.attempt, s.sent, s.answered = call, 0, cancel, 0, modelRequest{}, 0
-	o := PutOptions{Sequence: c.sequence, CreateOnly: c.createOnly, ExpectAbsent: c.expectAbsent}
+	s.looked = modelAnswer{}
+	o := PutOptions{Sequence: c.sequence, CreateOnly: c.createOnly, ExpectAbsent: c.expectAbsent, AcceptRepeatableETag: c.accept}
 	if c.kms {
 		o.SSE = "aws:kms"
 	}
-	// Bytes that carry the write id get an ETag that nothing else gets.
-	o.AcceptRepeatableETag = c.accept || c.content == 0
 	res := Result{Record: s.cfg.record(call, 0)}
-	s.w = &write{call: callOf(s.g), key: modelKey(c.key), body: Bytes([]byte{c.content}), opts: o, res: &res}
+	s.w = &write{
+		call: callOf(s.g), key: modelKey(c.key), body: Bytes([]byte{c.content}), opts: o, res: &res, sender: &upload{},
+		own:      c.content == 0, // bytes that carry the write id
+		internal: !c.readsFence,
+	}
+	if c.deletes {
+		s.w.kind, s.w.evenAbsent = deleting, true
+	}
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -261,7 +272,14 @@ func (s *modelStore) play(call int, skip bool) (told modelTold, ended bool) {
 
 func callOf(g *Guard) call { return call{g: g} }
 
-func modelKey(k int) string { return "key" + strconv.Itoa(k) }
+const modelScopeName = "s"
+
+func modelKey(k int) string {
+	if k == 1 {
+		return ScopeFenceKey("", modelScopeName)
+	}
+	return "key" + strconv.Itoa(k)
+}
 
 // told is what the caller of the guard makes of err, by its documentation.
 func (s *modelStore) told(err error) modelTold {
@@ -276,14 +294,23 @@ func (s *modelStore) told(err error) modelTold {
 			}
 		}
 		return modelTold{toldNo, "failed: no answer"}
+	case r.Reason == ErrOutcomeUnknown && s.cfg.bug == bugFenceStale && refusedByClaim(r.Err):
+		return modelTold{toldSuperseded, "stale by the scope fence, may have been applied"}
 	case r.Reason == ErrOutcomeUnknown && s.cfg.bug == bugUnknownFails:
 		return modelTold{toldNo, "failed"}
 	case r.Reason == ErrOutcomeUnknown:
 		return modelTold{toldUnknown, r.Reason.Error()}
+	case r.Claim != nil:
+		return modelTold{toldNo, r.Reason.Error() + " of the scope"}
 	case r.MayHaveApplied:
 		return modelTold{toldSuperseded, r.Reason.Error() + ", may have been applied"}
 	}
 	return modelTold{toldNo, r.Reason.Error()}
+}
+
+func refusedByClaim(err error) bool {
+	var r *Refusal
+	return errors.As(err, &r) && r.Claim != nil
 }
 
 func (s *modelStore) ask(op modelOp) modelAnswer {
@@ -302,8 +329,15 @@ func (s *modelStore) Settings(context.Context) (Settings, error) {
 	return Settings{Versioning: VersioningOff, UniqueETags: s.cfg.uniqueETags}, nil
 }
 
-func (s *modelStore) Head(ctx context.Context, _ string, _ HeadOptions) (Object, error) {
-	a := s.ask(modelOp{kind: opHead, call: uint8(s.call)})
+func (s *modelStore) Head(ctx context.Context, key string, _ HeadOptions) (Object, error) {
+	op := modelOp{kind: opHead, call: uint8(s.call)}
+	if key != s.w.key {
+		op.kind = opFence
+	}
+	a := s.ask(op)
+	if op.kind == opHead {
+		s.looked = a
+	}
 	switch {
 	case a.kind == ansCanceled:
 		s.cancel()
@@ -321,20 +355,6 @@ func (s *modelStore) Head(ctx context.Context, _ string, _ HeadOptions) (Object,
 }
 
 func (s *modelStore) Put(ctx context.Context, _ string, req PutRequest) (PutResult, error) {
-	if s.cfg.writes[s.call].readsFence {
-		// The scope fence is not in put.go yet. This is its rule: read before
-		// the PUT, and refuse if it is higher.
-		if a := s.ask(modelOp{kind: opFence, call: uint8(s.call)}); a.call > 0 {
-			if held := s.cfg.record(int(a.call)-1, a.attempt); held.Number > s.w.res.Record.Number {
-				if s.w.lost != nil && s.cfg.bug != bugFenceStale {
-					// Its request that is under way may still land: no newer
-					// number is in the object itself. So not as stale.
-					return PutResult{}, s.w.refusal(ErrOutcomeUnknown, &held, nil)
-				}
-				return PutResult{}, s.w.refusal(ErrStale, &held, nil)
-			}
-		}
-	}
 	// What is not read is not sent, and the engine goes by that.
 	if _, err := io.Copy(io.Discard, req.Body.Reader()); err != nil {
 		return PutResult{}, err
@@ -399,7 +419,7 @@ func (cfg *modelConfig) etagOf(call int, landing uint8) uint8 {
 func (cfg *modelConfig) record(call int, attempt uint8) Record {
 	c := cfg.writes[call]
 	r := Record{
-		Issuer: IssuerID{1}, Scope: "s", Number: c.number, Sequence: c.sequence,
+		Issuer: IssuerID{1}, Scope: modelScopeName, Number: c.number, Sequence: c.sequence,
 		WriteID: WriteID{c.id, attempt}, State: Live,
 	}
 	if c.deletes {
@@ -903,7 +923,7 @@ func (x *modelExplorer) exchange(after *modelState, op modelOp, a modelAnswer) s
 // modelTexts are the told texts that the worlds together must lead to, so that
 // no part of the engine is left out unseen.
 var modelTexts = []string{
-	"created", "replaced", "already-applied",
+	"created", "replaced", "deleted", "already-applied",
 	"stale token", "stale token, may have been applied", "outcome unknown",
 	"replayed token", "object exists", "repeatable ETag",
 	"failed: conflict", "failed: access denied", "failed: context canceled", "failed: no answer",

@@ -160,7 +160,7 @@ func StoredProfile(store Store, root, endpoint, bucket string) ProfileSource {
 
 func readProfile(ctx context.Context, store Store, root, bucket string) (Profile, error) {
 	key := RootKey(root, profileName)
-	_, r, err := store.Get(ctx, key)
+	_, r, err := store.Get(ctx, key, ReadOptions{})
 	if errors.Is(err, ErrNotFound) {
 		return Profile{}, unproven(bucket, "nobody has proven that it honours conditional writes: there is no "+store.URL(key))
 	}
@@ -194,9 +194,10 @@ func (g *Guard) SaveProfile(ctx context.Context, tok Token, root string, p Profi
 	if err != nil {
 		return Result{}, fmt.Errorf("save the store's profile: %w", err)
 	}
-	return g.put(ctx, tok, RootKey(root, profileName), Bytes(text), &PutOptions{
-		Headers: Headers{ContentType: "application/json"}, WriteID: id,
-	}, true)
+	return g.write(ctx, tok, RootKey(root, profileName), "put", &write{
+		opts: PutOptions{Headers: Headers{ContentType: "application/json"}, WriteID: id},
+		body: Bytes(text), own: true, internal: true,
+	})
 }
 
 // provenUnique is uniqueSSE, unless the store was seen to take the encryption

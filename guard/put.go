@@ -6,10 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"strings"
-	"sync"
+	"sync/atomic"
 )
 
 // PutOptions refine a Put. The zero value of each field means its default.
@@ -32,6 +30,11 @@ type PutOptions struct {
 	// keeps no versions, the first request is the write itself, so that a new
 	// key takes one request.
 	ExpectAbsent bool
+	// PartSize is about how many bytes the parts of a large body have. Default:
+	// [DefaultPartSize]. Either grows where [MaxParts] of that size would not do.
+	PartSize int64
+	// Concurrency is how many parts are sent at once. Default: [DefaultConcurrency].
+	Concurrency int
 	// AcceptRepeatableETag gives up the ETag rule for this write: a writer
 	// that was paused before it can then land over it, if the bytes are the
 	// same as the ones it saw. It is logged, and the result says repeatable.
@@ -49,6 +52,14 @@ const (
 	Created        Outcome = "created"
 	Replaced       Outcome = "replaced"
 	AlreadyApplied Outcome = "already-applied"
+	// Removed: a tombstone is there now.
+	Removed Outcome = "deleted"
+	// Adopted: the object is under the guard now.
+	Adopted Outcome = "adopted"
+	// AlreadyFenced: the object to adopt was under the guard already.
+	AlreadyFenced Outcome = "already-fenced"
+	// Claimed: the scope is the token's now.
+	Claimed Outcome = "claimed"
 )
 
 // An ETagKind says whether an object's ETag can come back.
@@ -77,7 +88,8 @@ type Result struct {
 	ETagKind  ETagKind
 	VersionID string
 	Bytes     int64
-	// Requests made to the store, failed ones included.
+	// Requests made to the store, failed ones included; not those that read the
+	// scope fence or the store's profile, which many writes share.
 	Requests int
 }
 
@@ -99,37 +111,38 @@ type Result struct {
 // one that ends later gives ErrOutcomeUnknown, at once. Running the same Put
 // again with the same WriteID settles it.
 //
-// Bodies are at most [MaxSinglePart] bytes. The rules are in
-// docs/protocol.md.
+// A body of [DefaultPartSize] twice or more is sent as a multipart upload, and
+// so is one of 6 MiB or more that replaces an object where the ETag of a single
+// part could come back: the boundaries of the parts make it unique. The object
+// is looked at while the parts are sent, and once more before they become the
+// object, so that an upload that is too late ends early. No part is left behind
+// when Put returns, but after the end of this process. Bodies are at most
+// [MaxObject] bytes. The rules are in docs/protocol.md.
 func (g *Guard) Put(ctx context.Context, tok Token, key string, body Body, opts *PutOptions) (Result, error) {
-	return g.put(ctx, tok, key, body, opts, false)
-}
-
-// put is Put. own says that body is the guard's own and carries the write id,
-// so that its ETag can't come back; nor does it need a profile of the store.
-func (g *Guard) put(ctx context.Context, tok Token, key string, body Body, opts *PutOptions, own bool) (Result, error) {
 	var o PutOptions
 	if opts != nil {
 		o = *opts
 	}
-	if o.Sequence == 0 {
-		o.Sequence = 1
+	return g.write(ctx, tok, key, "put", &write{opts: o, body: body})
+}
+
+// write runs w with tok and names what it was in the error.
+func (g *Guard) write(ctx context.Context, tok Token, key, verb string, w *write) (Result, error) {
+	w.call, w.key = call{g: g}, key
+	if w.opts.Sequence == 0 {
+		w.opts.Sequence = 1
 	}
-	res := Result{Key: key, URL: g.store.URL(key), Bytes: body.Size()}
-	w := write{
-		call:         call{g: g},
-		key:          key,
-		body:         body,
-		opts:         o,
-		compareBytes: !o.WriteID.IsZero(),
-		own:          own,
-		res:          &res,
-	}
-	fail := func(err error) (Result, error) { return res, naming("put", res.URL, err) }
+	res := Result{Key: key, URL: g.store.URL(key), Bytes: w.body.Size()}
+	w.res = &res
+	fail := func(err error) (Result, error) { return res, naming(verb, res.URL, err) }
 	if tok.IsZero() {
 		return res, &Refusal{Reason: ErrMissingToken, Key: key, URL: res.URL,
 			Cures: []string{"take a token from an issuer, or give the one you hold"}}
 	}
+	// The caller's write id may be another process's too, for other bytes.
+	// Where the bytes carry it, they can't be other ones.
+	// Those of a stream are not known yet.
+	w.compareBytes = !w.opts.WriteID.IsZero() && w.kind == putting && !w.own && w.sender == nil
 	if w.opts.WriteID.IsZero() {
 		id, err := NewWriteID(g.rand)
 		if err != nil {
@@ -139,7 +152,17 @@ func (g *Guard) put(ctx context.Context, tok Token, key string, body Body, opts 
 	}
 	res.Record = Record{
 		Issuer: tok.issuer, Scope: tok.scope, Number: tok.number,
-		Sequence: o.Sequence, WriteID: w.opts.WriteID, State: Live,
+		Sequence: w.opts.Sequence, WriteID: w.opts.WriteID, State: Live,
+	}
+	if w.kind == deleting {
+		res.Record.State = Deleted
+	}
+	if w.bytes != nil {
+		w.body = Bytes(w.bytes(res.Record))
+		res.Bytes = w.body.Size()
+	}
+	if w.sender == nil {
+		w.sender = &upload{}
 	}
 	if err := w.check(); err != nil {
 		return fail(err)
@@ -158,15 +181,29 @@ type write struct {
 	key  string
 	body Body
 	opts PutOptions
+	kind kind
+	// sender makes the requests. Default: an upload of body.
+	sender sender
+	// bytes, if set, makes the body of the guard's own bytes.
+	bytes func(Record) []byte
+	// evenAbsent, from and recover are those of an offer.
+	evenAbsent bool
+	from       IssuerID
+	recover    bool
 	// compareBytes: the write id is the caller's, so that another process may
 	// have used it for other bytes.
 	compareBytes bool
 	// own: the bytes carry the write id, so no other write has their ETag.
 	own bool
+	// internal: one of the guard's own objects, which needs no profile of the
+	// store and is under no scope fence.
+	internal bool
 	// lost is the error of a request whose outcome is unknown. It stays set:
 	// such a request may still land later.
 	lost error
 	res  *Result
+	// aside counts the requests that are made beside the engine's own.
+	aside atomic.Int64
 }
 
 func (w *write) check() error {
@@ -176,8 +213,14 @@ func (w *write) check() error {
 	if s := w.opts.Sequence; s < 1 || s > MaxSequence {
 		return invalid("sequence %d is not from 1 to %d", s, int64(MaxSequence))
 	}
-	if n := w.body.Size(); n < 0 || n > MaxSinglePart {
-		return invalid("the body is %d bytes; one PUT takes at most %d", n, int64(MaxSinglePart))
+	if n := w.body.Size(); n < 0 || n > MaxObject {
+		return invalid("the body is %d bytes; an object takes at most %d", n, int64(MaxObject))
+	}
+	if n := w.opts.PartSize; n != 0 && (n < MinPart || n > MaxSinglePart) {
+		return invalid("a part size of %d bytes is not from %d to %d", n, int64(MinPart), int64(MaxSinglePart))
+	}
+	if w.opts.Concurrency < 0 {
+		return invalid("%d parts can't be sent at once", w.opts.Concurrency)
 	}
 	switch w.opts.SSE {
 	case "", "AES256", "aws:kms", "aws:kms:dsse":
@@ -194,36 +237,57 @@ func (w *write) check() error {
 // answer leaves anything open, observe again. Every guarded write of every
 // kind goes through here.
 func (w *write) run(ctx context.Context) error {
-	defer func() { w.res.Requests = w.requests }()
+	defer func() { w.res.Requests += w.requests + int(w.aside.Load()) }()
 	if err := w.proven(ctx); err != nil {
 		return err
 	}
+	defer w.sender.close(ctx, w)
+	defer w.readClaimAhead(ctx)()
 	seen, err := w.firstSight(ctx)
 	for {
 		if err != nil {
 			return w.settle(err)
 		}
 		v, err := w.decide(ctx, seen)
+		if err == nil && (v.action == create || v.action == replace) {
+			v, err = w.decideClaim(ctx, &seen)
+		}
 		if err != nil {
 			return w.settle(err)
 		}
 		switch v.action {
 		case refuse:
-			return w.settle(w.refusal(v.reason, v.held, nil))
-		case applied:
+			return w.settle(w.refused(v))
+		case missing:
+			return w.settle(w.missing(v))
+		case applied, fenced:
 			w.res.Outcome, w.res.ETag = AlreadyApplied, strings.Trim(seen.etag, `"`)
+			if v.action == fenced {
+				w.res.Outcome, w.res.Previous = AlreadyFenced, v.held
+			}
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
 			return w.settle(err)
 		}
 		if w.opts.DryRun {
-			w.res.Outcome, w.res.Previous = v.outcome(), v.held
+			w.res.Outcome, w.res.Previous = v.outcome(w.kind), v.held
 			return nil
 		}
-		answer, err := w.send(ctx, v)
+		took, err := w.sender.prepare(ctx, w, v, seen)
+		if err == nil && took {
+			seen, err = w.observe(ctx)
+			if err != nil {
+				return w.settle(err)
+			}
+			continue // that took a while: decide by what is there now
+		}
+		var answer PutResult
 		if err == nil {
-			w.done(ctx, v, answer)
+			answer, err = w.sender.send(ctx, w, v, seen)
+		}
+		if err == nil {
+			w.done(ctx, v, seen, answer)
 			return nil
 		}
 		if seen, err = w.lookAgain(ctx, seen, err); err != nil {
@@ -232,9 +296,23 @@ func (w *write) run(ctx context.Context) error {
 	}
 }
 
+// glance looks whether the write is still one to go on with. It returns the
+// refusal if not, and the error if it can't be told.
+func (w *write) glance(ctx context.Context) error {
+	seen, err := w.observe(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := w.decideClaim(ctx, &seen)
+	if err == nil && v.action == refuse {
+		err = w.refused(v)
+	}
+	return err
+}
+
 // proven refuses to write to a store that the profile source does not vouch for.
 func (w *write) proven(ctx context.Context) error {
-	if w.own {
+	if w.internal {
 		return nil
 	}
 	err := w.g.proven(ctx, &w.call)
@@ -250,14 +328,46 @@ func (w *write) proven(ctx context.Context) error {
 // decide asks the write rule. Whether the ETag could come back matters only to
 // a replacement, and may take a look at the bucket's settings.
 func (w *write) decide(ctx context.Context, seen sighting) (verdict, error) {
-	o := offer{record: w.res.Record, createOnly: w.opts.CreateOnly}
+	o := offer{
+		record: w.res.Record, kind: w.kind, createOnly: w.opts.CreateOnly,
+		evenAbsent: w.evenAbsent, from: w.from, recover: w.recover,
+	}
 	v := decide(o, seen)
-	if v.action != replace || w.own || w.opts.AcceptRepeatableETag || w.g.provenUnique(w.opts.SSE) {
+	if v.action != replace || w.own || w.opts.AcceptRepeatableETag || w.sender.salts(w, seen) || w.g.provenUnique(w.opts.SSE) {
 		return v, nil
 	}
-	s, err := w.g.bucketSettings(ctx, &w.call)
-	o.repeatableETag = !s.UniqueETags && (w.opts.SSE != "" || !w.g.provenUnique(s.DefaultSSE))
+	unique, err := w.uniqueETag(ctx)
+	o.repeatableETag = !unique
 	return decide(o, seen), err
+}
+
+// uniqueETag reports whether the bucket gives this write an ETag of its own.
+func (w *write) uniqueETag(ctx context.Context) (bool, error) {
+	if w.g.provenUnique(w.opts.SSE) {
+		return true, nil
+	}
+	s, err := w.g.bucketSettings(ctx, &w.call)
+	return s.UniqueETags || w.opts.SSE == "" && w.g.provenUnique(s.DefaultSSE), err
+}
+
+// decideClaim decides again with a fresh reading of the scope fence: its
+// limits are those of [Guard.Claim].
+func (w *write) decideClaim(ctx context.Context, seen *sighting) (v verdict, err error) {
+	if !w.internal {
+		if seen.claim, err = w.g.scopes.claim(ctx, &w.call, w.res.Record.Scope); err != nil {
+			return v, err
+		}
+	}
+	return w.decide(ctx, *seen)
+}
+
+// readClaimAhead reads the scope fence while the object is observed, if a
+// reading is due, and returns what ends that.
+func (w *write) readClaimAhead(ctx context.Context) (stop func()) {
+	if w.internal {
+		return func() {}
+	}
+	return w.g.scopes.ahead(ctx, w.res.Record.Scope)
 }
 
 // uniqueSSE reports whether objects encrypted so get an ETag that is not a
@@ -303,11 +413,13 @@ func (w *write) settle(err error) error {
 	}
 	var r *Refusal
 	if errors.As(err, &r) {
-		switch r.Reason {
-		case ErrStale:
+		switch {
+		case r.Claim != nil:
+			// It says nothing of the object, where our write may yet land.
+		case r.Reason == ErrStale:
 			r.MayHaveApplied = true
 			return r
-		case ErrReplayed, ErrExists, ErrRepeatableETag:
+		case r.Reason == ErrReplayed || r.Reason == ErrExists || r.Reason == ErrRepeatableETag:
 			// Over our write, these others could not have come to be there.
 			return r
 		}
@@ -316,6 +428,21 @@ func (w *write) settle(err error) error {
 		err = fmt.Errorf("%w (after a lost answer: %w)", err, w.lost)
 	}
 	return w.refusal(ErrOutcomeUnknown, nil, err)
+}
+
+// refused is the error of a verdict that refuses.
+func (w *write) refused(v verdict) *Refusal {
+	r := w.refusal(v.reason, v.held, nil)
+	r.Claim = v.claim
+	return r
+}
+
+// missing is the error where there is nothing to do it to.
+func (w *write) missing(v verdict) error {
+	if v.held != nil {
+		return fmt.Errorf("%w: deleted already, with token %s (scope %s)", ErrNotFound, v.held.Fence(), v.held.Scope)
+	}
+	return ErrNotFound
 }
 
 // refusal is the error for reason, with its cures.
@@ -331,12 +458,12 @@ func (w *write) refusal(reason Reason, held *Record, err error) *Refusal {
 		}
 	case ErrUnfenced:
 		r.Detail = "it was written around the guard, or before there was one"
-		r.Cures = []string{"write to another key, or remove the object if it is not needed"}
+		r.Cures = []string{"bring it under the guard, bytes and headers unchanged: s3fence adopt " + w.res.URL}
 	case ErrCorruptRecord:
 		r.Detail = "metadata " + RecordKey + " was edited or cut"
 	case ErrFenceLost:
-		r.Detail = "a delete marker stands over it: it was deleted around the guard"
-		r.Cures = []string{"remove the delete marker, which brings the fenced version back"}
+		r.Detail = "it was deleted, or set back to an older version, around the guard"
+		r.Cures = []string{"bring it back under a fresh token: s3fence adopt --recover " + w.res.URL}
 	case ErrRepeatableETag:
 		r.Detail = "the same bytes would get the same ETag again, and a paused older writer could pass its If-Match"
 		r.Cures = []string{
@@ -353,57 +480,28 @@ func (w *write) refusal(reason Reason, held *Record, err error) *Refusal {
 	return r
 }
 
-// send makes the write's one request under the condition that v names.
-func (w *write) send(ctx context.Context, v verdict) (PutResult, error) {
-	cond := IfAbsent()
-	if v.action == replace {
-		cond = IfMatch(v.etag)
-	}
-	h := w.opts.Headers
-	h.Metadata = maps.Clone(h.Metadata)
-	if h.Metadata == nil {
-		h.Metadata = make(map[string]string, 1)
-	}
-	h.Metadata[RecordKey] = w.res.Record.String()
-	source := &watchedBody{r: w.body.Reader(), size: w.body.Size()}
-	w.requests++
-	res, err := w.g.store.Put(ctx, w.key, PutRequest{
-		Condition: cond,
-		Body:      ReaderAt(source, w.body.Size()),
-		Headers:   h,
-		SSE:       w.opts.SSE, SSEKMSKeyID: w.opts.SSEKMSKeyID,
-		Tags: w.opts.Tags,
-	})
-	w.g.log.DebugContext(ctx, "put", "url", w.res.URL, "fence", w.res.Record.Fence(),
-		"if_absent", cond.Absent(), "if_match", cond.ETag(), "error", err)
-	unread, bad := source.seal()
-	switch {
-	case err == nil || classify(err) != unknown:
-		return res, err
-	case bad != nil:
-		return res, fmt.Errorf("%w: read the body: %w", ErrRejected, bad)
-	case unread:
-		// The store never got the whole body and never will, so it can't take it.
-		return res, fmt.Errorf("%w whole: %w", ErrNotSent, err)
-	}
-	return res, err
-}
-
 // done fills the result of a write that the store took.
-func (w *write) done(ctx context.Context, v verdict, answer PutResult) {
+func (w *write) done(ctx context.Context, v verdict, seen sighting, answer PutResult) {
 	res := w.res
-	res.Outcome, res.Previous = v.outcome(), v.held
+	res.Outcome, res.Previous = v.outcome(w.kind), v.held
 	res.ETag, res.VersionID = strings.Trim(answer.ETag, `"`), answer.VersionID
 	// Look at what came back, not at what was asked: a store that ignores the
 	// encryption header answers with the MD5 of the bytes.
+	salted := w.sender.salted()
 	believed := uniqueSSE(answer.SSE) || uniqueSSE(w.opts.SSE) || w.g.knownUnique() ||
-		v.action == replace && !w.opts.AcceptRepeatableETag
+		v.action == replace && !w.opts.AcceptRepeatableETag && w.kind != adopting && !salted
 	res.ETagKind = etagKind(res.ETag, believed)
-	if w.own {
+	switch {
+	case w.own:
 		believed, res.ETagKind = false, ETagUnique // of these bytes, which nobody else writes
+	case salted && !believed:
+		res.ETagKind = ETagSalted
 	}
 	if believed && isMD5(ctx, res.ETag, w.body) {
 		res.ETagKind = ETagRepeatable
+	}
+	if w.kind == adopting && v.action == replace && answer.ETag == seen.etag {
+		w.g.log.WarnContext(ctx, "the object was adopted under the ETag that it had", "url", res.URL, "etag", res.ETag)
 	}
 	switch {
 	case believed && res.ETagKind == ETagRepeatable:
@@ -412,10 +510,12 @@ func (w *write) done(ctx context.Context, v verdict, answer PutResult) {
 	case w.opts.AcceptRepeatableETag && v.action == replace && res.ETagKind == ETagRepeatable:
 		w.g.log.WarnContext(ctx, "replaced under a repeatable ETag, as accepted", "url", res.URL, "etag", res.ETag)
 	}
-	if believed && res.ETagKind == ETagUnique {
+	now := remembered{record: res.Record}
+	if believed && res.ETagKind == ETagUnique || salted {
 		// One that can come back may be another write's by the time it is used.
-		w.g.memory.put(w.key, sighting{exists: true, etag: answer.ETag, record: res.Record.String()})
+		now.seen = sighting{exists: true, etag: answer.ETag, record: res.Record.String()}
 	}
+	w.g.memory.put(w.key, now)
 }
 
 // isMD5 reports whether etag is the MD5 of body.
@@ -431,10 +531,10 @@ func isMD5(ctx context.Context, etag string, body Body) bool {
 // firstSight is what the write starts from: what this Guard wrote last, the
 // caller's hint, or an observation.
 func (w *write) firstSight(ctx context.Context) (sighting, error) {
-	if seen, ok := w.g.memory.get(w.key); ok {
+	if last, ok := w.g.memory.get(w.key); ok && last.seen.exists && w.kind != adopting {
 		// Good for going on, never for refusing: it may be long out of date.
-		if v, err := w.decide(ctx, seen); err == nil && v.action == replace {
-			return seen, nil
+		if v, err := w.decide(ctx, last.seen); err == nil && v.action == replace {
+			return last.seen, nil
 		}
 	}
 	if w.opts.ExpectAbsent {
@@ -453,20 +553,32 @@ func (w *write) firstSight(ctx context.Context) (sighting, error) {
 
 // observe looks at the object.
 func (w *write) observe(ctx context.Context) (sighting, error) {
+	before, known := w.g.memory.get(w.key) // before the look: what is newer than it proves nothing
 	obj, err := w.head(ctx, w.key, HeadOptions{})
 	if errors.Is(err, ErrNotFound) {
-		if !obj.DeleteMarker {
-			return sighting{}, nil
+		seen := sighting{}
+		switch {
+		case obj.DeleteMarker:
+			seen.lost, seen.object, err = w.underMarker(ctx)
+		case known && w.res.Record.sameCounter(before.record) && w.res.Record.Fence().Compare(before.record.Fence()) <= 0:
+			// The bucket forgot this number; this process did not.
+			seen.lost, err = &before.record, nil
+		default:
+			err = nil
 		}
-		lost, err := w.underMarker(ctx)
-		return sighting{lost: lost}, err
+		return seen, err
 	}
 	if err != nil {
 		return sighting{}, fmt.Errorf("observe the object: %w", err)
 	}
-	seen := sighting{exists: true, etag: obj.ETag, record: obj.Metadata[RecordKey]}
+	seen := sighting{exists: true, etag: obj.ETag, record: obj.Metadata[RecordKey], object: obj}
 	if seen.etag == "" {
 		return seen, w.refusal(ErrStoreUnsafe, nil, errors.New("HEAD answered without an ETag"))
+	}
+	if known || w.recover {
+		if seen.lost, err = w.setBack(ctx, seen, before.record); err != nil {
+			return seen, err
+		}
 	}
 	if w.compareBytes && seen.record == w.res.Record.String() {
 		var moved bool
@@ -475,6 +587,43 @@ func (w *write) observe(ctx context.Context) (sighting, error) {
 		}
 	}
 	return seen, err
+}
+
+// setBack returns the highest record that the key is known to have had, if
+// that is higher than the one it has: an older version was brought back around
+// the guard. known is what this Guard wrote itself. The versions are looked
+// through only for a recovery.
+func (w *write) setBack(ctx context.Context, seen sighting, known Record) (*Record, error) {
+	var highest *Record
+	if known.Number > 0 && known.sameCounter(w.res.Record) {
+		highest = &known
+	}
+	held, err := ParseRecord(seen.record)
+	if err != nil && !w.recover {
+		return nil, nil // overwritten around the guard: that is a refusal of its own
+	}
+	if w.recover {
+		found, _, err := w.highestVersion(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if found != nil && (highest == nil || found.sameCounter(*highest) && found.Fence().Compare(highest.Fence()) > 0) {
+			highest = found
+		}
+	}
+	if highest == nil || held.Number > 0 && (!held.sameCounter(*highest) || held.Fence().Compare(highest.Fence()) >= 0) {
+		return nil, nil
+	}
+	if w.recover || w.res.Record.Fence().Compare(highest.Fence()) <= 0 {
+		return highest, nil
+	}
+	// With a number above all that was lost, the write mends what happened. Only
+	// where versions are kept is there something to look into first.
+	if s, err := w.g.bucketSettings(ctx, &w.call); err != nil || s.Versioning == VersioningOn {
+		return highest, err
+	}
+	w.g.log.WarnContext(ctx, "the object was set back around the guard", "url", w.res.URL, "was", highest.Fence(), "is", held.Fence())
+	return nil, nil
 }
 
 // differs reports whether obj, which carries our very record, is known to hold
@@ -489,7 +638,7 @@ func (w *write) differs(ctx context.Context, obj Object) (differs, moved bool, e
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return false, true, nil
-	case err != nil && classify(err) == final:
+	case settled(err):
 		// Denied, most likely: reading the checksum of an encrypted object
 		// takes a permission that a writer need not have.
 		return false, false, nil
@@ -513,29 +662,31 @@ func (w *write) differs(ctx context.Context, obj Object) (differs, moved bool, e
 	return !isMD5(ctx, etag, w.body), false, ctx.Err()
 }
 
-// underMarker returns the newest fence record under a delete marker, nil if
-// no version has one.
-func (w *write) underMarker(ctx context.Context) (*Record, error) {
+// underMarker returns the highest fence record under a delete marker, nil if
+// no version has one, and the newest version that is an object.
+func (w *write) underMarker(ctx context.Context) (*Record, Object, error) {
 	for {
-		lost, err := w.findFenced(ctx)
+		lost, newest, err := w.highestVersion(ctx)
 		if err == nil {
-			return lost, nil
+			return lost, newest, nil
 		}
-		if classify(err) == final {
-			return nil, w.refusal(ErrFenceLost, nil, fmt.Errorf("what stands under it can't be read: %w", err))
+		if settled(err) {
+			return nil, newest, w.refusal(ErrFenceLost, nil, fmt.Errorf("what stands under it can't be read: %w", err))
 		}
 		if err := w.pause(ctx, err); err != nil {
-			return nil, fmt.Errorf("read what stands under a delete marker: %w", err)
+			return nil, newest, fmt.Errorf("read what stands under a delete marker: %w", err)
 		}
 	}
 }
 
-func (w *write) findFenced(ctx context.Context) (*Record, error) {
+// highestVersion looks through the versions of the key: to the first fenced one
+// where that is enough to refuse, through all of them for a recovery.
+func (w *write) highestVersion(ctx context.Context) (highest *Record, newest Object, err error) {
 	w.requests++
 	listed := false
-	for v, err := range w.g.store.Versions(ctx, w.key) {
+	for v, err := range Versions(ctx, w.g.store, w.key) {
 		if err != nil {
-			return nil, err
+			return nil, newest, err
 		}
 		listed = true
 		if v.DeleteMarker {
@@ -546,63 +697,38 @@ func (w *write) findFenced(ctx context.Context) (*Record, error) {
 			continue // removed since it was listed
 		}
 		if err != nil {
-			return nil, err
+			return nil, newest, err
 		}
-		if text := obj.Metadata[RecordKey]; text != "" {
-			r, err := ParseRecord(text)
-			if err != nil {
-				return nil, w.refusal(ErrFenceLost, nil, fmt.Errorf("version %s: %w", v.ID, err))
+		if newest.ETag == "" {
+			newest = obj
+			if newest.VersionID == "" {
+				newest.VersionID = v.ID
 			}
-			return &r, nil
+		}
+		text := obj.Metadata[RecordKey]
+		if text == "" {
+			continue
+		}
+		r, err := ParseRecord(text)
+		if err != nil {
+			return nil, newest, w.refusal(ErrFenceLost, nil, fmt.Errorf("version %s: %w", v.ID, err))
+		}
+		switch {
+		case highest == nil:
+			highest = &r
+		case highest.sameCounter(r) && r.Fence().Compare(highest.Fence()) > 0:
+			highest = &r
+		case !highest.sameCounter(r) && r.sameCounter(w.res.Record):
+			highest = &r // of the numbers that the offered one can be compared with
+		}
+		if !w.recover {
+			break
 		}
 	}
 	if !listed {
 		// Not even the marker: MinIO lists nothing for a key with a leading
 		// slash. Not seeing a fenced version is no proof that there is none.
-		return nil, w.refusal(ErrFenceLost, nil, errors.New("the store lists no versions of it"))
+		return nil, newest, w.refusal(ErrFenceLost, nil, errors.New("the store lists no versions of it"))
 	}
-	return nil, nil
-}
-
-// watchedBody knows how far it was read, and that reading it failed. A request
-// that could not read its body to the end is no request that a store can take,
-// whatever became of its answer; so after a failure the body is sealed, and what
-// was not read by then is never sent.
-type watchedBody struct {
-	r    io.ReaderAt
-	size int64
-
-	mu     sync.Mutex
-	end    int64 // of the last read; reading again from the start sets it back
-	err    error
-	sealed bool
-}
-
-var errSealed = errors.New("the write is over")
-
-// ReadAt implements io.ReaderAt.
-func (b *watchedBody) ReadAt(p []byte, off int64) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.sealed {
-		return 0, errSealed
-	}
-	n, err := b.r.ReadAt(p, off)
-	b.end = off + int64(n)
-	if err == io.EOF && b.end < b.size {
-		err = fmt.Errorf("%w: it became shorter while it was read", io.ErrUnexpectedEOF)
-	}
-	if err != nil && err != io.EOF {
-		b.err = err
-	}
-	return n, err
-}
-
-// seal ends all reading. It reports whether bytes are left unread, and the
-// error of reading, if there was one.
-func (b *watchedBody) seal() (unread bool, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sealed = true
-	return b.end < b.size, b.err
+	return highest, newest, nil
 }

@@ -14,7 +14,7 @@ func TestGet(t *testing.T) {
 	g := newGuard(m)
 	mustPut(t, g, 3, "k", "bytes", &guard.PutOptions{Headers: guard.Headers{ContentType: "text/plain", Metadata: map[string]string{"a": "b"}}})
 	m.Before = once("get", 1, errLost) // an error that passes is not seen
-	info, body, err := newGuard(m).Get(t.Context(), "k")
+	info, body, err := newGuard(m).Get(t.Context(), "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestReadsOfEveryState(t *testing.T) {
 		if tt.key == "unfenced" && info.Record != nil {
 			t.Errorf("unfenced: %+v", info)
 		}
-		_, body, err := g.Get(t.Context(), tt.key)
+		_, body, err := g.Get(t.Context(), tt.key, nil)
 		if !errors.Is(err, tt.get) || (body == nil) != (err != nil) {
 			t.Errorf("get %s: %v", tt.key, err)
 		}

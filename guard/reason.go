@@ -99,6 +99,11 @@ type Refusal struct {
 	Offered Record
 	// Held is the object's fence record, when one was seen.
 	Held *Record
+	// Claim is the scope fence's record, when that is what refused the write.
+	Claim *Record
+	// Below says, of a read, that the object holds a lower number than Offered,
+	// which the reader has seen.
+	Below bool
 	// MayHaveApplied says that one of this call's requests may have reached
 	// the object before it was superseded: its answer was lost.
 	MayHaveApplied bool
@@ -119,13 +124,20 @@ func (r *Refusal) Error() string {
 		}
 		return fmt.Sprintf("already written with %s (scope %s)", r.Held.Fence(), r.Held.Scope)
 	}
-	switch r.Reason {
-	case ErrStale, ErrReplayed:
+	switch {
+	case r.Below && r.Held != nil:
+		fmt.Fprintf(&b, "stale object %s: it holds %s (scope %s), and the reader has seen %s", r.URL, r.Held.Fence(), r.Held.Scope, r.Offered.Fence())
+	case r.Claim != nil && r.Reason == ErrStale:
+		fmt.Fprintf(&b, "%s %s for %s: scope %s is claimed with %s", r.Reason.Error(), r.Offered.Fence(), r.URL, r.Claim.Scope, r.Claim.Fence())
+	case r.Claim != nil && r.Reason == ErrIssuerMismatch:
+		fmt.Fprintf(&b, "%s for %s: token %s comes from issuer %s, scope %s is claimed with %s from issuer %s; numbers of two counters can't be compared",
+			r.Reason.Error(), r.URL, r.Offered.Fence(), r.Offered.Issuer, r.Claim.Scope, r.Claim.Fence(), r.Claim.Issuer)
+	case r.Reason == ErrStale || r.Reason == ErrReplayed:
 		fmt.Fprintf(&b, "%s %s for %s: %s", r.Reason.Error(), r.Offered.Fence(), r.URL, held())
-	case ErrIssuerMismatch:
+	case r.Reason == ErrIssuerMismatch && r.Held != nil:
 		fmt.Fprintf(&b, "%s for %s: token %s comes from issuer %s, the object holds %s from issuer %s; numbers of two counters can't be compared",
 			r.Reason.Error(), r.URL, r.Offered.Fence(), r.Offered.Issuer, r.Held.Fence(), r.Held.Issuer)
-	case ErrScopeMismatch:
+	case r.Reason == ErrScopeMismatch && r.Held != nil:
 		fmt.Fprintf(&b, "%s for %s: token %s is of scope %s, the object holds %s of scope %s; numbers of two scopes can't be compared",
 			r.Reason.Error(), r.URL, r.Offered.Fence(), r.Offered.Scope, r.Held.Fence(), r.Held.Scope)
 	default:

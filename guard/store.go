@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"time"
@@ -19,6 +20,9 @@ var (
 	// ErrPreconditionFailed: the condition did not hold (412, or 304 to a
 	// conditional write); this request changed nothing.
 	ErrPreconditionFailed = errors.New("precondition failed")
+	// ErrNoUpload: the multipart upload is not there: it was completed, or
+	// aborted. This request changed nothing; an earlier completion may have.
+	ErrNoUpload = errors.New("no such multipart upload")
 	// ErrConflict: another request was under way (409); this one changed nothing.
 	ErrConflict = errors.New("conflict")
 	// ErrNotSent: nothing left this machine: connection refused for one. It
@@ -46,9 +50,12 @@ type Store interface {
 	Head(ctx context.Context, key string, opts HeadOptions) (Object, error)
 
 	// Get is Head with the bytes, all three of one write. The caller closes
-	// the Body. A Read that ends with io.EOF delivered every byte; where the
-	// store keeps a checksum, the bytes have matched it.
-	Get(ctx context.Context, key string) (Object, io.ReadCloser, error)
+	// the Body. A Read that ends with io.EOF delivered every byte asked for;
+	// where the store keeps a checksum, those of a whole object have matched it.
+	// The Object's Size is that of the whole, whatever was asked for. An object
+	// whose ETag is not the one asked for is ErrPreconditionFailed, bytes beyond
+	// its end are ErrRejected.
+	Get(ctx context.Context, key string, opts ReadOptions) (Object, io.ReadCloser, error)
 
 	// Put writes an object whole, data and metadata in one atomic step, if
 	// req.Condition holds, which the store decides. It refuses a request
@@ -58,9 +65,38 @@ type Store interface {
 	// returns can't be read any more.
 	Put(ctx context.Context, key string, req PutRequest) (PutResult, error)
 
-	// Versions yields the versions of one key, newest first, delete markers
-	// among them; at most the one object there is in a bucket that never kept any.
-	Versions(ctx context.Context, key string) iter.Seq2[Version, error]
+	// List yields what the bucket lists, in the order of the keys' bytes, page
+	// by page as it is asked for more. An error ends it; so does a done context,
+	// with an error.
+	List(ctx context.Context, opts ListOptions) iter.Seq2[Listed, error]
+
+	// Tags returns the tags of an object, of its newest version if versionID is "".
+	Tags(ctx context.Context, key, versionID string) (map[string]string, error)
+
+	// CreateUpload begins a multipart upload. It changes no object. An error
+	// that is none of the above leaves it unknown whether an upload was begun.
+	CreateUpload(ctx context.Context, key string, req UploadRequest) (Upload, error)
+
+	// UploadPart sends one part. Sending one again, by its number, replaces it.
+	UploadPart(ctx context.Context, up Upload, number int, body Body) (Part, error)
+
+	// CopyPart makes a part of an object's bytes, on the store's side, if the
+	// source still is what req says; if not, it is ErrPreconditionFailed.
+	CopyPart(ctx context.Context, up Upload, number int, src CopySource) (Part, error)
+
+	// CompleteUpload makes the upload the object, data and metadata in one
+	// atomic step, if req.Condition holds, which the store decides. It refuses a
+	// request without a condition. Errors are those of Put, and ErrNoUpload.
+	// Where the store allows it, an upload whose completion was refused with
+	// ErrPreconditionFailed can be completed again under another condition.
+	CompleteUpload(ctx context.Context, up Upload, req CompleteRequest) (PutResult, error)
+
+	// AbortUpload throws the upload and its parts away. One that is not there is
+	// ErrNoUpload.
+	AbortUpload(ctx context.Context, up Upload) error
+
+	// Uploads yields the multipart uploads under way whose keys begin with prefix.
+	Uploads(ctx context.Context, prefix string) iter.Seq2[Upload, error]
 
 	// Settings reads what the bucket itself is set to, as far as the caller
 	// may see it. The guard asks at most once, and only when a decision hangs on it.
@@ -69,6 +105,20 @@ type Store interface {
 	// URL names an object for people: s3://bucket/key.
 	URL(key string) string
 }
+
+// ReadOptions refine a Get. The zero value reads the newest version whole.
+type ReadOptions struct {
+	// VersionID asks for this version instead of the newest.
+	VersionID string
+	// ETag, if set, is the one that the object must have.
+	ETag string
+	// Offset and Size ask for a part of the bytes. A Size of 0 is all that
+	// follow Offset.
+	Offset, Size int64
+}
+
+// Whole reports whether all the bytes are asked for.
+func (o ReadOptions) Whole() bool { return o.Offset == 0 && o.Size == 0 }
 
 // HeadOptions refine a Head.
 type HeadOptions struct {
@@ -88,8 +138,9 @@ type Object struct {
 	LastModified time.Time
 	// DeleteMarker comes with ErrNotFound: the newest version is a delete marker.
 	DeleteMarker bool
-	// SSE is the encryption that the store reports: "", AES256, aws:kms, aws:kms:dsse.
-	SSE string
+	// SSE is the encryption that the store reports: "", AES256, aws:kms, aws:kms:dsse,
+	// and SSEKMSKeyID the key of the kms ones.
+	SSE, SSEKMSKeyID string
 	// Checksum of the whole object, when asked for and known.
 	Checksum Checksum
 	Headers
@@ -102,7 +153,11 @@ type Headers struct {
 	ContentDisposition string
 	ContentLanguage    string
 	CacheControl       string
-	StorageClass       string
+	// Expires is the Expires header, in its own text.
+	Expires string
+	// WebsiteRedirect is where S3's website hosting sends readers instead.
+	WebsiteRedirect string
+	StorageClass    string
 	// Metadata is the user metadata: keys in lower case, without x-amz-meta-.
 	Metadata map[string]string
 }
@@ -157,6 +212,108 @@ type PutResult struct {
 	VersionID string
 	// SSE is the encryption that the answer reports, where it does.
 	SSE string
+}
+
+// ListOptions say what to list.
+type ListOptions struct {
+	Prefix string
+	// StartAfter leaves out this key and all before it.
+	StartAfter string
+	// Delimiter, if set, rolls up the keys that have it after the prefix into
+	// one Listed with Prefix set. Not together with Versions.
+	Delimiter string
+	// Versions lists every version and delete marker; of one key, newest first.
+	// Where the bucket never kept any, each object is its one version.
+	Versions bool
+	// Metadata asks for user metadata in the listing. It is a wish: most stores
+	// can't.
+	Metadata bool
+}
+
+// A Listed is one entry of a listing.
+type Listed struct {
+	// Key is the object's key, or what several share.
+	Key string
+	// Prefix says that Key is a common prefix, and the rest is zero.
+	Prefix bool
+	// Version is the object, or with ListOptions.Versions this version of it.
+	// Its ID and Latest are set only then.
+	Version
+	StorageClass string
+	// Metadata is the user metadata, as in Headers; nil where the listing does
+	// not say.
+	Metadata map[string]string
+}
+
+// An UploadRequest is how a multipart upload begins: with all that the object
+// shall have but its bytes.
+type UploadRequest struct {
+	Headers          Headers
+	SSE, SSEKMSKeyID string
+	Tags             map[string]string
+	// Checksum is the algorithm of the full-object checksum that the parts and
+	// the completion will carry: CRC32, CRC32C or CRC64NVME. "" for none of
+	// ours: the client's or the store's default applies.
+	Checksum string
+}
+
+// An Upload is a multipart upload under way.
+type Upload struct {
+	Key, ID string
+	// Checksum is that of the UploadRequest. It is empty in a listing, and so
+	// are any fields that an implementation keeps for itself.
+	Checksum string
+	// Initiated is when it began, where a listing says so.
+	Initiated time.Time
+}
+
+// A Part is one part that the store has.
+type Part struct {
+	Number int
+	ETag   string
+	Size   int64
+	// Checksum of the part, where there is one.
+	Checksum Checksum
+}
+
+// A CopySource is where CopyPart takes its bytes from, in the same bucket.
+type CopySource struct {
+	Key, VersionID string
+	// ETag that the source must have. Required.
+	ETag string
+	// Offset and Size of the bytes to take. A Size of 0 is the whole object.
+	Offset, Size int64
+}
+
+// A CompleteRequest ends a multipart upload.
+type CompleteRequest struct {
+	Condition Condition
+	// Parts in the order of their numbers.
+	Parts []Part
+	// Checksum of the whole object, for the store to compare; zero for none.
+	Checksum Checksum
+}
+
+// Versions yields the versions of one key, newest first, delete markers among
+// them; at most the one object there is in a bucket that never kept any.
+func Versions(ctx context.Context, s Store, key string) iter.Seq2[Version, error] {
+	return func(yield func(Version, error) bool) {
+		if err := CheckKey(key); err != nil {
+			yield(Version{}, fmt.Errorf("list versions of %s: %w: %w", s.URL(key), ErrRejected, err))
+			return
+		}
+		for l, err := range s.List(ctx, ListOptions{Prefix: key, Versions: true}) {
+			switch {
+			case err != nil:
+				yield(Version{}, err)
+				return
+			case l.Key != key:
+				return // past it: what has key as a prefix sorts after key itself
+			case !yield(l.Version, nil):
+				return
+			}
+		}
+	}
 }
 
 // A Version is one version of a key.

@@ -279,6 +279,9 @@ func (r Record) String() string {
 // Fence returns the record's full fencing number.
 func (r Record) Fence() Fence { return Fence{r.Number, r.Sequence} }
 
+// sameCounter reports whether the numbers of r and o can be compared.
+func (r Record) sameCounter(o Record) bool { return r.Issuer == o.Issuer && r.Scope == o.Scope }
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func withCheck(s string) string {

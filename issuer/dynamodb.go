@@ -284,6 +284,34 @@ func (d *DynamoDB) Issue(ctx context.Context, scope string) (guard.Token, error)
 	return tok, nil
 }
 
+// Peek returns the issuer id of the scope's counter and the last number that it
+// gave, 0 for none, as of one consistent read. It takes no number.
+//
+// It tells what stands in the table, also of a counter that [DynamoDB.Issue]
+// refuses because it may have gone back. It refuses, with an [*Error], when the
+// scope has no counter, or a damaged one.
+func (d *DynamoDB) Peek(ctx context.Context, scope string) (guard.IssuerID, int64, error) {
+	if err := guard.CheckScope(scope); err != nil {
+		return guard.IssuerID{}, 0, err
+	}
+	item, err := d.read(ctx, scope)
+	if err != nil {
+		return guard.IssuerID{}, 0, err
+	}
+	if len(item) == 0 {
+		return guard.IssuerID{}, 0, d.judge(scope, item, nil)
+	}
+	id, err := guard.ParseIssuerID(text(item[attrIssuer]))
+	if err != nil {
+		return guard.IssuerID{}, 0, d.refuse(scope, err, "the counter's issuer id is damaged")
+	}
+	n, err := strconv.ParseInt(text(item[attrNumber]), 10, 64)
+	if err != nil || n < 0 {
+		return guard.IssuerID{}, 0, d.refuse(scope, err, "the counter is not a number from 0 to 2^63-1")
+	}
+	return id, n, nil
+}
+
 var rolledBack = []string{
 	"let no writer of this scope run until the counter is above every number it gave",
 	"or use a new scope, for new keys",

@@ -140,6 +140,35 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Peek tells of a counter that Issue can't count on, but not of a damaged one.
+func TestPeek(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*fakeTable)
+		want   int64
+		says   string
+	}{
+		"a counter":         {change: func(*fakeTable) {}, want: 47},
+		"restored table":    {change: func(f *fakeTable) { f.item["table_id"] = str("table-0") }, want: 47},
+		"no counter":        {change: func(f *fakeTable) { f.item = nil }, says: "has no counter"},
+		"damaged issuer id": {change: func(f *fakeTable) { delete(f.item, "issuer") }, says: "issuer id is damaged"},
+		"below 0":           {change: func(f *fakeTable) { f.item["number"] = num("-1") }, says: "not a number from 0 to 2^63-1"},
+		"not a number":      {change: func(f *fakeTable) { f.item["number"] = str("many") }, says: "not a number from 0 to 2^63-1"},
+	} {
+		f := newFakeTable()
+		tt.change(f)
+		id, n, err := open(t, f).Peek(t.Context(), "nightly")
+		t.Run(name, func(t *testing.T) {
+			if tt.says != "" {
+				wantRefused(t, err, tt.says)
+				return
+			}
+			if err != nil || n != tt.want || id.String() != "8c1d0f2ab64e97d3" || len(f.updates) != 0 {
+				t.Errorf("issuer %s, %d, %v", id, n, err)
+			}
+		})
+	}
+}
+
 // A counter that changes under a process that knew it.
 func TestCounterChangesUnderUs(t *testing.T) {
 	f := newFakeTable()

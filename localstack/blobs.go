@@ -2,8 +2,6 @@ package localstack
 
 import (
 	"context"
-	"crypto/md5"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -13,8 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-
-	"github.com/s3fence/s3fence/guard"
 )
 
 const (
@@ -79,18 +75,13 @@ func (b blobs) listIncoming() ([]string, error) {
 	return names, nil
 }
 
-// sums of a body, taken while it was stored.
-type sums struct {
-	crc32c uint32
-	md5    string // only when asked for
-}
-
-// receive stores a body in incoming, durably. On an error nothing is left of it.
-func (b blobs) receive(ctx context.Context, name string, body guard.Body, withMD5 bool) (s sums, err error) {
+// receive stores a body of size bytes in incoming, durably, and returns its
+// CRC-32C. also get the bytes too. On an error nothing is left of it.
+func (b blobs) receive(ctx context.Context, name string, body io.Reader, size int64, also ...io.Writer) (crc32c uint32, err error) {
 	path := b.incoming(name)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return s, err
+		return 0, err
 	}
 	defer func() {
 		err = errors.Join(err, f.Close())
@@ -100,30 +91,18 @@ func (b blobs) receive(ctx context.Context, name string, body guard.Body, withMD
 	}()
 
 	crc := crc32.New(castagnoli)
-	to := []io.Writer{f, crc}
-	hash := md5.New()
-	if withMD5 {
-		to = append(to, hash)
-	}
-	buf := make([]byte, max(1, min(body.Size(), copyChunk)))
-	n, err := io.CopyBuffer(io.MultiWriter(to...), contextReader{ctx, body.Reader()}, buf)
+	buf := make([]byte, max(1, min(size, copyChunk)))
+	n, err := io.CopyBuffer(io.MultiWriter(append(also, f, crc)...), contextReader{ctx, body}, buf)
 	if err != nil {
-		return s, err
+		return 0, err
 	}
-	if n != body.Size() {
-		return s, fmt.Errorf("the body ended after %d of %d bytes", n, body.Size())
+	if n != size {
+		return 0, fmt.Errorf("the body ended after %d of %d bytes", n, size)
 	}
 	if err := f.Sync(); err != nil {
-		return s, err
+		return 0, err
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
-		return s, err
-	}
-	s.crc32c = crc.Sum32()
-	if withMD5 {
-		s.md5 = hex.EncodeToString(hash.Sum(nil))
-	}
-	return s, nil
+	return crc.Sum32(), syncDir(filepath.Dir(path))
 }
 
 // settle moves a committed body to its place. That it is gone is no error: an

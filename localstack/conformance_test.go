@@ -34,7 +34,9 @@ func TestStoreConformance(t *testing.T) {
 					buckets++
 					return l.Store(fmt.Sprintf("suite-%d", buckets))
 				},
-				UniqueETags: !md5,
+				UniqueETags:   !md5,
+				ListsMetadata: true,
+				PageSize:      256,
 			})
 		})
 	}

@@ -38,7 +38,7 @@ func Example() {
 	_, err = store.Put(ctx, "today", put)
 	fmt.Println(err)
 
-	_, body, err := store.Get(ctx, "today")
+	_, body, err := store.Get(ctx, "today", guard.ReadOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -77,6 +77,41 @@ func (l *Local) CreateScope(ctx context.Context, scope string) (id guard.IssuerI
 	return id, created, nil
 }
 
+// Peek returns the issuer id of the scope's counter and the last number that it
+// gave, 0 for none. It takes no number and makes no counter: a scope that has
+// none is [guard.ErrIssuerRefuses]. Other errors are as for [Local.Issue].
+func (l *Local) Peek(ctx context.Context, scope string) (guard.IssuerID, int64, error) {
+	id, number, err := l.peek(ctx, scope)
+	if err != nil {
+		return guard.IssuerID{}, 0, fmt.Errorf("read the counter of scope %q: %w", scope, err)
+	}
+	return id, number, nil
+}
+
+func (l *Local) peek(ctx context.Context, scope string) (id guard.IssuerID, number int64, err error) {
+	if err := guard.CheckScope(scope); err != nil {
+		return id, 0, err
+	}
+	if err := l.enter(); err != nil {
+		return id, 0, err
+	}
+	defer l.calls.Done()
+	var text string
+	err = l.r.QueryRowContext(ctx, "SELECT issuer, number FROM scopes WHERE scope = ?", scope).Scan(&text, &number)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return id, 0, fmt.Errorf("%w: it has no counter", guard.ErrIssuerRefuses)
+	case err != nil:
+		return id, 0, err
+	case number < 0:
+		return id, 0, fmt.Errorf("%w: the counter was tampered with: its number is %d", guard.ErrIssuerRefuses, number)
+	}
+	if id, err = guard.ParseIssuerID(text); err != nil {
+		return id, 0, fmt.Errorf("%w: the counter was tampered with: issuer id: %w", guard.ErrIssuerRefuses, err)
+	}
+	return id, number, nil
+}
+
 // count runs fn in a transaction, with an issuer id for the counter that it may make.
 func (l *Local) count(ctx context.Context, scope string, fn func(context.Context, *sql.Conn, guard.IssuerID) error) error {
 	if err := guard.CheckScope(scope); err != nil {

@@ -24,6 +24,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,8 +35,8 @@ import (
 
 const (
 	// format is the version of the folder's layout and tables, kept in the
-	// database's user_version.
-	format = 1
+	// database's user_version. An older folder is brought up to it at Open.
+	format = 2
 	// lockWait is how long to wait for another process: for its transaction,
 	// or for its Open.
 	lockWait = 30 * time.Second
@@ -47,8 +48,9 @@ const (
 	procsDir     = "procs"
 )
 
-// The key is a BLOB so that it is kept and compared byte by byte.
-const schema = `
+// schema makes the tables; each step leads to the next format. A key is a BLOB
+// so that it is kept and compared byte by byte.
+var schema = [format]string{`
 CREATE TABLE objects (
 	bucket   TEXT NOT NULL,
 	key      BLOB NOT NULL,
@@ -66,7 +68,26 @@ CREATE TABLE scopes (
 	scope  TEXT PRIMARY KEY,
 	issuer TEXT NOT NULL,
 	number INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;`
+) STRICT, WITHOUT ROWID;`, `
+CREATE TABLE IF NOT EXISTS uploads (
+	bucket    TEXT NOT NULL,
+	key       BLOB NOT NULL,
+	id        TEXT NOT NULL UNIQUE,
+	checksum  TEXT NOT NULL,    -- an algorithm, or empty
+	initiated INTEGER NOT NULL, -- nanoseconds since 1970
+	headers   TEXT NOT NULL,    -- JSON
+	tags      TEXT NOT NULL,    -- JSON
+	PRIMARY KEY (bucket, key, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS parts (
+	upload TEXT NOT NULL,
+	number INTEGER NOT NULL,
+	etag   TEXT NOT NULL,
+	blob   TEXT NOT NULL UNIQUE,
+	size   INTEGER NOT NULL,
+	crc32c INTEGER NOT NULL,
+	PRIMARY KEY (upload, number)
+) STRICT, WITHOUT ROWID;`}
 
 var errClosed = errors.New("the embedded store is closed")
 
@@ -106,8 +127,10 @@ type Local struct {
 
 // Open opens the embedded store and issuer in dir; it makes dir, for its owner
 // alone, on first use. It also clears up after processes that died: bodies
-// that were written and never committed go, committed ones stay. opts may be
-// nil.
+// that were written and never committed go, committed ones stay, and so do
+// multipart uploads with their parts. A folder that an older s3fence made is
+// brought up to date, after which that s3fence can't open it any more. opts may
+// be nil.
 //
 // It fails when dir is a file, can't be written, or was made by a newer
 // s3fence, and when another process has been opening dir for 30 seconds.
@@ -189,7 +212,7 @@ func (l *Local) openDatabase(ctx context.Context) error {
 		return fmt.Errorf("read %s: %w", databaseFile, err)
 	}
 	switch {
-	case version > format:
+	case version < 0 || version > format:
 		return fmt.Errorf("it has format %d and this s3fence knows up to %d: use a newer s3fence or another folder", version, format)
 	case version == format:
 		return nil
@@ -208,7 +231,7 @@ func (l *Local) openDatabase(ctx context.Context) error {
 		}
 	}
 	return l.write(ctx, func(ctx context.Context, tx *sql.Conn) error {
-		_, err := tx.ExecContext(ctx, schema+fmt.Sprintf("PRAGMA user_version = %d;", format))
+		_, err := tx.ExecContext(ctx, strings.Join(schema[version:], "")+fmt.Sprintf("PRAGMA user_version = %d;", format))
 		return err
 	})
 }
@@ -270,7 +293,7 @@ func (l *Local) sweep(ctx context.Context) error {
 				continue
 			}
 			var named bool
-			if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM objects WHERE blob = ?)", name).Scan(&named); err != nil {
+			if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM objects WHERE blob = ?1) OR EXISTS (SELECT 1 FROM parts WHERE blob = ?1)", name).Scan(&named); err != nil {
 				return err
 			}
 			if named {
@@ -309,15 +332,14 @@ func (l *Local) sweep(ctx context.Context) error {
 	return l.forget(ctx, garbage)
 }
 
-// discard unlinks a body that the last transaction put into garbage. Readers
-// that have it open keep it. The rows go in batches, since each batch must
+// discard unlinks bodies that the last transaction put into garbage. Readers
+// that have one open keep it. The rows go in batches, since each batch must
 // sync first; one that is never reached goes at the next Open.
-func (l *Local) discard(ctx context.Context, name string) {
-	if l.blobs.remove(name) != nil {
-		return // the row stands, and the next Open tries again
-	}
+func (l *Local) discard(ctx context.Context, names ...string) {
+	// Where one can't be unlinked its row stands, and the next Open tries again.
+	names = slices.DeleteFunc(names, func(name string) bool { return l.blobs.remove(name) != nil })
 	l.mu.Lock()
-	l.removed = append(l.removed, name)
+	l.removed = append(l.removed, names...)
 	var batch []string
 	if len(l.removed) >= flushAt {
 		batch, l.removed = l.removed, nil

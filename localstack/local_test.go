@@ -3,12 +3,15 @@ package localstack
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -223,7 +226,8 @@ func TestRemovedBodiesAreForgotten(t *testing.T) {
 }
 
 // writeUntilKilled is the second process of TestKilledProcess: it overwrites
-// four keys and takes tokens, and prints each write once it was acknowledged.
+// four keys, two of them by uploads, and takes tokens, and prints each write
+// once it was acknowledged.
 func writeUntilKilled(dir string) error {
 	l, err := Open(dir, nil)
 	if err != nil {
@@ -243,8 +247,10 @@ func writeUntilKilled(dir string) error {
 				} else if errors.Is(err, guard.ErrNotFound) {
 					err = nil
 				}
-				if err == nil {
+				if err == nil && i%2 == 0 {
 					_, err = s.Put(ctx, key, numbered(c, key, seq+1))
+				} else if err == nil {
+					err = uploadNumbered(ctx, s, key, numbered(c, key, seq+1))
 				}
 				if err != nil {
 					failed <- err
@@ -265,6 +271,22 @@ func writeUntilKilled(dir string) error {
 		}
 	}()
 	return <-failed
+}
+
+// uploadNumbered is a Put in parts, one of which was a mistake and is sent again.
+func uploadNumbered(ctx context.Context, s guard.Store, key string, req guard.PutRequest) error {
+	up, err := s.CreateUpload(ctx, key, guard.UploadRequest{Headers: req.Headers})
+	if err != nil {
+		return err
+	}
+	var p guard.Part
+	for _, body := range []guard.Body{guard.Bytes([]byte("a mistake")), req.Body} {
+		if p, err = s.UploadPart(ctx, up, 1, body); err != nil {
+			return err
+		}
+	}
+	_, err = s.CompleteUpload(ctx, up, guard.CompleteRequest{Condition: req.Condition, Parts: []guard.Part{p}})
+	return err
 }
 
 // A second process is killed in the middle of its writes, again and again.
@@ -339,6 +361,20 @@ func TestKilledProcess(t *testing.T) {
 		acked["token"] = int(n)
 	}
 	t.Logf("acknowledged: %v", acked)
+
+	// The killed left uploads under way: they stay, with what they have.
+	left := 0
+	s = witness.Store("bucket")
+	for up, err := range s.Uploads(t.Context(), "key") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		left++
+		if err := s.AbortUpload(t.Context(), up); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("uploads left under way: %d", left)
 	mustClose(t, witness)
 	checkTidy(t, dir)
 }
@@ -351,6 +387,10 @@ func TestOpenErrors(t *testing.T) {
 	newer := t.TempDir()
 	l := open(t, newer, nil)
 	exec(t, l, fmt.Sprintf("PRAGMA user_version = %d", format+1))
+	mustClose(t, l)
+	tampered := t.TempDir()
+	l = open(t, tampered, nil)
+	exec(t, l, "PRAGMA user_version = -1")
 	mustClose(t, l)
 	foreign := t.TempDir()
 	if err := os.WriteFile(filepath.Join(foreign, databaseFile), []byte(strings.Repeat("no database ", 1000)), 0o600); err != nil {
@@ -365,6 +405,7 @@ func TestOpenErrors(t *testing.T) {
 		{"file", file, "is a file, not a folder"},
 		{"under a file", filepath.Join(file, "x"), "not a directory"},
 		{"newer format", newer, "newer s3fence"},
+		{"no format", tampered, "it has format -1"},
 		{"not a database", foreign, "not a database"},
 		{"read-only", readOnly, "can't write there"},
 	} {
@@ -380,6 +421,98 @@ func TestOpenErrors(t *testing.T) {
 				t.Errorf("got %v, want %q and the folder's name", err, c.words)
 			}
 		})
+	}
+}
+
+// format1 is the schema that s3fence made before it knew multipart uploads.
+const format1 = `
+CREATE TABLE objects (
+	bucket   TEXT NOT NULL,
+	key      BLOB NOT NULL,
+	etag     TEXT NOT NULL,
+	blob     TEXT NOT NULL UNIQUE,
+	size     INTEGER NOT NULL,
+	crc32c   INTEGER NOT NULL,
+	modified INTEGER NOT NULL, -- nanoseconds since 1970
+	headers  TEXT NOT NULL,    -- JSON
+	tags     TEXT NOT NULL,    -- JSON
+	PRIMARY KEY (bucket, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE garbage (blob TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+CREATE TABLE scopes (
+	scope  TEXT PRIMARY KEY,
+	issuer TEXT NOT NULL,
+	number INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 1;`
+
+// A folder of format 1, whose last process was killed, is brought up to date
+// with all that is in it.
+func TestOldFolder(t *testing.T) {
+	dir := t.TempDir()
+	b := blobs{dir}
+	if err := b.makeFolders(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, procsDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(dir, databaseFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), format1); err != nil {
+		t.Fatal(err)
+	}
+	const dead = "00000000deadbeef"
+	blob := newBlobName(dead)
+	for name, body := range map[string]string{blob: "123456789", newBlobName(dead): "uncommitted"} {
+		if err := os.WriteFile(b.incoming(name), []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := db.ExecContext(t.Context(), `
+		INSERT INTO objects VALUES ('bucket', ?, 'old etag', ?, 9, ?, 1, '{"content-type":"text/plain","metadata":{"a":"1"}}', '{"team":"data"}');
+		INSERT INTO scopes VALUES ('scope', '0123456789abcdef', 41);`,
+		[]byte("old"), blob, int64(crc32.Checksum([]byte("123456789"), castagnoli))); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	for range 2 { // the second time there is nothing to do
+		l := open(t, dir, nil)
+		s := l.Store("bucket")
+		if v := texts(t, l, "PRAGMA user_version"); !v[fmt.Sprint(format)] {
+			t.Errorf("format is %v, want %d", v, format)
+		}
+		o, body := mustRead(t, s, "old")
+		if o.ETag != "old etag" || body != "123456789" || o.ContentType != "text/plain" || o.Metadata["a"] != "1" {
+			t.Errorf("old object: %+v %q", o, body)
+		}
+		if tags, err := s.Tags(t.Context(), "old", ""); err != nil || tags["team"] != "data" {
+			t.Errorf("old tags: %v, %v", tags, err)
+		}
+		if got := listed(t, s, guard.ListOptions{}); got[0] != "old" {
+			t.Errorf("listed: %q", got)
+		}
+		key := fmt.Sprint(mustIssue(t, l, "scope").Number())
+		up := mustCreate(t, s, "x"+key, guard.UploadRequest{})
+		p, err := s.CopyPart(t.Context(), up, 1, guard.CopySource{Key: "old", ETag: "old etag"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustComplete(t, s, up, guard.IfAbsent(), p)
+		if _, body := mustRead(t, s, "x"+key); body != "123456789" {
+			t.Errorf("copy: %q", body)
+		}
+		mustClose(t, l)
+		checkTidy(t, dir)
+	}
+	if got := listed(t, open(t, dir, nil).Store("bucket"), guard.ListOptions{}); !slices.Equal(got, []string{"old", "x42", "x43"}) {
+		t.Errorf("listed: %q", got)
 	}
 }
 
@@ -426,7 +559,7 @@ func TestClose(t *testing.T) {
 	l := open(t, dir, nil)
 	s := l.Store("bucket")
 	mustPut(t, s, "key", guard.IfAbsent(), "body")
-	_, r, err := s.Get(t.Context(), "key")
+	_, r, err := s.Get(t.Context(), "key", guard.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -448,10 +581,22 @@ func TestClose(t *testing.T) {
 
 	_, put := s.Put(t.Context(), "key", request(guard.IfAbsent(), "body"))
 	_, head := s.Head(t.Context(), "key", guard.HeadOptions{})
-	_, _, get := s.Get(t.Context(), "key")
+	_, _, get := s.Get(t.Context(), "key", guard.ReadOptions{})
 	_, issue := l.Issue(t.Context(), "scope")
 	_, _, create := l.CreateScope(t.Context(), "scope")
-	for _, err := range []error{put, head, get, issue, create} {
+	_, tags := s.Tags(t.Context(), "key", "")
+	_, begin := s.CreateUpload(t.Context(), "key", guard.UploadRequest{})
+	up := guard.Upload{Key: "key", ID: "id"}
+	_, part := s.UploadPart(t.Context(), up, 1, guard.Bytes(nil))
+	_, copied := s.CopyPart(t.Context(), up, 1, guard.CopySource{Key: "key", ETag: "etag"})
+	_, complete := s.CompleteUpload(t.Context(), up, guard.CompleteRequest{Condition: guard.IfAbsent()})
+	abort := s.AbortUpload(t.Context(), up)
+	var list, uploads error
+	for _, list = range s.List(t.Context(), guard.ListOptions{}) {
+	}
+	for _, uploads = range s.Uploads(t.Context(), "") {
+	}
+	for _, err := range []error{put, head, get, issue, create, tags, begin, part, copied, complete, abort, list, uploads} {
 		if !errors.Is(err, errClosed) {
 			t.Errorf("got %v, want %v", err, errClosed)
 		}

@@ -63,7 +63,7 @@ func mustPut(t testing.TB, s guard.Store, key string, c guard.Condition, body st
 }
 
 func read(ctx context.Context, s guard.Store, key string) (guard.Object, []byte, error) {
-	o, r, err := s.Get(ctx, key)
+	o, r, err := s.Get(ctx, key, guard.ReadOptions{})
 	if err != nil {
 		return o, nil, err
 	}
@@ -152,7 +152,7 @@ func checkTidy(t testing.TB, dir string) {
 	if p := files(t, filepath.Join(dir, procsDir)); len(p) != 1 || !p[l.id+".lock"] {
 		t.Errorf("procs holds %v, want only this Local's lock", p)
 	}
-	stored, named := files(t, filepath.Join(dir, blobsDir)), texts(t, l, "SELECT blob FROM objects")
+	stored, named := files(t, filepath.Join(dir, blobsDir)), texts(t, l, "SELECT blob FROM objects UNION ALL SELECT blob FROM parts")
 	for name := range stored {
 		if !named[name] {
 			t.Errorf("body %s is named by no row", name)

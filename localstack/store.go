@@ -2,15 +2,18 @@ package localstack
 
 import (
 	"context"
+	"crypto/md5"
 	"database/sql"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
-	"iter"
+	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -21,8 +24,8 @@ import (
 const (
 	// etagBytes is not 16, so that nobody takes a random ETag for an MD5.
 	etagBytes = 20
-	// readTries bounds how often Get starts anew because the object was
-	// overwritten between its row and its file.
+	// readTries bounds how often a reader starts anew because the body was
+	// replaced between its row and its file.
 	readTries = 1000
 )
 
@@ -31,17 +34,22 @@ const (
 // allow gives a Store each of whose calls fails with [guard.ErrNoBucket].
 //
 // Its errors follow [guard.Store], with these particulars:
-//   - Put refuses any encryption with [guard.ErrUnsupported].
-//   - A Put that fails before its commit changed nothing and says so: with
-//     [guard.ErrNotSent] when its context ended, [guard.ErrConflict] when another
-//     process held the folder for 30 seconds, [guard.ErrDenied] when the folder
-//     can't be written, and [guard.ErrRejected] for all else, such as a disk that
-//     is full or a body that can't be read.
+//   - Put and CreateUpload refuse any encryption with [guard.ErrUnsupported].
+//   - A call that writes and fails before its commit changed nothing and says so:
+//     with [guard.ErrNotSent] when its context ended, [guard.ErrConflict] when
+//     another process held the folder for 30 seconds, [guard.ErrDenied] when the
+//     folder can't be written, and [guard.ErrRejected] for all else, such as a
+//     disk that is full or a body that can't be read.
 //   - Only a failed commit itself is of unknown outcome.
 //
 // The ETag is 40 random hex digits, made anew for every write, or with
 // [Options].MD5ETags the MD5 of the bytes. The CRC-32C of every body is kept,
-// and checked whenever the body is read. There are no versions.
+// and checked whenever the whole body is read. There are no versions.
+//
+// A multipart upload stays until it is completed or aborted, over any number of
+// openings. Its completion copies the parts into one body, so it takes the
+// time, and for that time the room, of a second copy. Whatever refuses a
+// completion, the upload can be completed again.
 func (l *Local) Store(bucket string) guard.Store { return &store{l, bucket} }
 
 type store struct {
@@ -61,16 +69,34 @@ type row struct {
 
 func (w row) object(withChecksum bool) (guard.Object, error) {
 	o := guard.Object{ETag: w.etag, Size: w.size, LastModified: time.Unix(0, w.modified).UTC()}
-	var h storedHeaders
+	var h storedObject
 	if err := json.Unmarshal([]byte(w.headers), &h); err != nil {
 		return guard.Object{}, fmt.Errorf("stored headers: %w", err)
 	}
-	o.Headers = guard.Headers(h)
+	o.Headers = guard.Headers(h.storedHeaders)
 	if withChecksum {
-		sum := binary.BigEndian.AppendUint32(nil, w.crc32c)
-		o.Checksum = guard.Checksum{Algorithm: "CRC32C", Value: base64.StdEncoding.EncodeToString(sum)}
+		o.Checksum = checksum(w.crc32c)
+		if h.Checksum != nil {
+			o.Checksum = guard.Checksum(*h.Checksum)
+		}
 	}
 	return o, nil
+}
+
+func checksum(crc32c uint32) guard.Checksum {
+	return guard.Checksum{Algorithm: "CRC32C", Value: base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32c))}
+}
+
+// A storedObject is what the column headers holds.
+type storedObject struct {
+	storedHeaders
+	// Checksum is that of an upload that asked for another than CRC-32C.
+	Checksum *storedChecksum `json:"checksum,omitempty"`
+}
+
+type storedChecksum struct {
+	Algorithm string `json:"algorithm"`
+	Value     string `json:"value"`
 }
 
 // storedHeaders fixes the names in the database, whatever Go calls the fields.
@@ -80,6 +106,8 @@ type storedHeaders struct {
 	ContentDisposition string            `json:"content-disposition,omitempty"`
 	ContentLanguage    string            `json:"content-language,omitempty"`
 	CacheControl       string            `json:"cache-control,omitempty"`
+	Expires            string            `json:"expires,omitempty"`
+	WebsiteRedirect    string            `json:"website-redirect,omitempty"`
 	StorageClass       string            `json:"storage-class,omitempty"`
 	Metadata           map[string]string `json:"metadata,omitempty"`
 }
@@ -95,9 +123,8 @@ func (s *store) head(ctx context.Context, key string, opts guard.HeadOptions) (g
 		return guard.Object{}, err
 	}
 	defer s.l.calls.Done()
-	// S3 calls the one version of a bucket without versions "null".
-	if opts.VersionID != "" && opts.VersionID != "null" {
-		return guard.Object{}, fmt.Errorf("%w: version %q: the embedded store keeps no versions", guard.ErrNotFound, opts.VersionID)
+	if err := checkVersion(opts.VersionID); err != nil {
+		return guard.Object{}, err
 	}
 	w, err := s.lookup(ctx, s.l.r, key)
 	if err != nil {
@@ -107,51 +134,86 @@ func (s *store) head(ctx context.Context, key string, opts guard.HeadOptions) (g
 }
 
 // Get implements [guard.Store].
-func (s *store) Get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
-	o, body, err := s.get(ctx, key)
+func (s *store) Get(ctx context.Context, key string, opts guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
+	o, body, err := s.get(ctx, key, opts)
 	if err != nil {
 		return guard.Object{}, nil, s.fail(ctx, "get", key, err)
 	}
 	return o, body, nil
 }
 
-func (s *store) get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
+func (s *store) get(ctx context.Context, key string, opts guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
 	if err := s.enter(ctx, key); err != nil {
 		return guard.Object{}, nil, err
 	}
 	defer s.l.calls.Done()
+	if err := checkVersion(opts.VersionID); err != nil {
+		return guard.Object{}, nil, err
+	}
+	var w row
+	f, err := s.l.openFound(func() (blob string, err error) {
+		w, err = s.lookup(ctx, s.l.r, key)
+		return w.blob, err
+	})
+	if err != nil {
+		return guard.Object{}, nil, err
+	}
+	o, err := w.object(false)
+	if err != nil {
+		return guard.Object{}, nil, errors.Join(err, f.Close())
+	}
+	switch {
+	case opts.ETag != "" && opts.ETag != w.etag:
+		err = fmt.Errorf("%w: the object's ETag is %q, not %q", guard.ErrPreconditionFailed, w.etag, opts.ETag)
+	case !opts.Whole() && opts.Offset >= w.size:
+		err = fmt.Errorf("%w: bytes from %d of %d", guard.ErrRejected, opts.Offset, w.size)
+	}
+	if err != nil {
+		return guard.Object{}, nil, errors.Join(err, f.Close())
+	}
+	if !opts.Whole() {
+		n := w.size - opts.Offset
+		if opts.Size > 0 {
+			n = min(n, opts.Size)
+		}
+		return o, partReader{contextReader{ctx, io.NewSectionReader(f, opts.Offset, n)}, f}, nil
+	}
+	return o, newBodyReader(ctx, f, s.URL(key), w), nil
+}
+
+// A partReader reads some of a body, which no checksum is kept of.
+type partReader struct {
+	io.Reader
+	io.Closer
+}
+
+// openFound opens the body that find names, and asks find again when that was
+// replaced meanwhile.
+func (l *Local) openFound(find func() (blob string, err error)) (*os.File, error) {
 	missing := ""
 	for range readTries {
-		w, err := s.lookup(ctx, s.l.r, key)
+		blob, err := find()
 		if err != nil {
-			return guard.Object{}, nil, err
+			return nil, err
 		}
-		// The row still names what was not there: no overwrite took it.
-		if w.blob == missing {
-			return guard.Object{}, nil, fmt.Errorf("its file %s is missing: it was damaged, write the object again", s.l.blobs.settled(w.blob))
+		// The row still names what was not there: nothing has replaced it.
+		if blob == missing {
+			return nil, fmt.Errorf("its file %s is missing: it was damaged, write it again", l.blobs.settled(blob))
 		}
-		f, err := s.l.blobs.open(w.blob)
-		if errors.Is(err, fs.ErrNotExist) {
-			missing = w.blob
-			continue
+		f, err := l.blobs.open(blob)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return f, err
 		}
-		if err != nil {
-			return guard.Object{}, nil, err
-		}
-		o, err := w.object(false)
-		if err != nil {
-			return guard.Object{}, nil, errors.Join(err, f.Close())
-		}
-		return o, newBodyReader(ctx, f, s.URL(key), w), nil
+		missing = blob
 	}
-	return guard.Object{}, nil, fmt.Errorf("overwritten %d times while it was being opened: try again", readTries)
+	return nil, fmt.Errorf("overwritten %d times while it was being opened: try again", readTries)
 }
 
 // Put implements [guard.Store].
 func (s *store) Put(ctx context.Context, key string, req guard.PutRequest) (guard.PutResult, error) {
 	etag, err := s.put(ctx, key, req)
 	if err != nil {
-		return guard.PutResult{}, s.failPut(ctx, key, err)
+		return guard.PutResult{}, s.failWrite(ctx, "put", key, err)
 	}
 	return guard.PutResult{ETag: etag}, nil
 }
@@ -164,10 +226,10 @@ func (s *store) put(ctx context.Context, key string, req guard.PutRequest) (etag
 		return "", err
 	}
 	defer s.l.calls.Done()
-	if req.SSE != "" || req.SSEKMSKeyID != "" {
-		return "", fmt.Errorf("%w: encryption %q: the embedded store does not encrypt: ask for none", guard.ErrUnsupported, req.SSE+req.SSEKMSKeyID)
+	if err := plain(req.SSE, req.SSEKMSKeyID); err != nil {
+		return "", err
 	}
-	headers, tags, err := encode(req)
+	headers, tags, err := encode(req.Headers, req.Tags)
 	if err != nil {
 		return "", err
 	}
@@ -176,47 +238,71 @@ func (s *store) put(ctx context.Context, key string, req guard.PutRequest) (etag
 	if _, err := s.decide(ctx, s.l.r, key, req.Condition); err != nil {
 		return "", err
 	}
-	name := newBlobName(s.l.id)
-	sum, err := s.l.blobs.receive(ctx, name, req.Body, s.l.opts.MD5ETags)
-	if err != nil {
+	w := row{blob: newBlobName(s.l.id), size: req.Body.Size(), headers: headers}
+	if w.etag, w.crc32c, err = s.receive(ctx, w.blob, req.Body.Reader(), w.size, nil); err != nil {
 		return "", err
 	}
-	etag = sum.md5
-	if etag == "" {
-		etag = randomHex(etagBytes)
-	}
-
 	var old string
-	err = s.l.write(ctx, func(ctx context.Context, tx *sql.Conn) error {
-		if old, err = s.decide(ctx, tx, key, req.Condition); err != nil {
-			return err
-		}
-		if old != "" {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO garbage VALUES (?)", old); err != nil {
-				return err
-			}
-		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO objects
-			(bucket, key, etag, blob, size, crc32c, modified, headers, tags) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (bucket, key) DO UPDATE SET etag = excluded.etag, blob = excluded.blob, size = excluded.size,
-				crc32c = excluded.crc32c, modified = excluded.modified, headers = excluded.headers, tags = excluded.tags`,
-			s.bucket, []byte(key), etag, name, req.Body.Size(), int64(sum.crc32c), time.Now().UnixNano(), headers, tags)
+	err = s.l.write(ctx, func(ctx context.Context, tx *sql.Conn) (err error) {
+		old, err = s.replace(ctx, tx, key, req.Condition, w, tags)
 		return err
 	})
-	if _, unknown := errors.AsType[*commitError](err); unknown {
-		return "", err // a row may name the body: it stays until the next Open knows
-	}
-	if err != nil {
-		_ = s.l.blobs.remove(name)
+	if err := s.l.written(w.blob, err); err != nil {
 		return "", err
 	}
-
-	// It is done and durable. A body that can't be moved is read where it is.
-	_ = s.l.blobs.settle(name)
 	if old != "" {
 		s.l.discard(ctx, old)
 	}
-	return etag, nil
+	return w.etag, nil
+}
+
+// receive stores a body that is sent. Its ETag is its MD5 or made up. also, if
+// not nil, gets the bytes too.
+func (s *store) receive(ctx context.Context, name string, body io.Reader, size int64, also hash.Hash) (etag string, crc32c uint32, err error) {
+	var to []io.Writer
+	if also != nil {
+		to = append(to, also)
+	}
+	if !s.l.opts.MD5ETags {
+		crc32c, err = s.l.blobs.receive(ctx, name, body, size, to...)
+		return randomHex(etagBytes), crc32c, err
+	}
+	sum := md5.New()
+	crc32c, err = s.l.blobs.receive(ctx, name, body, size, append(to, sum)...)
+	return hex.EncodeToString(sum.Sum(nil)), crc32c, err
+}
+
+// written ends a write whose row names a new body, by the outcome of its
+// transaction.
+func (l *Local) written(name string, err error) error {
+	if _, unknown := errors.AsType[*commitError](err); unknown {
+		return err // a row may name the body: it stays until the next Open knows
+	}
+	if err != nil {
+		_ = l.blobs.remove(name)
+		return err
+	}
+	// It is done and durable. A body that can't be moved is read where it is.
+	_ = l.blobs.settle(name)
+	return nil
+}
+
+// replace writes an object's row if c holds, and returns the body that it had.
+func (s *store) replace(ctx context.Context, tx *sql.Conn, key string, c guard.Condition, w row, tags string) (old string, err error) {
+	if old, err = s.decide(ctx, tx, key, c); err != nil {
+		return "", err
+	}
+	if old != "" {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO garbage VALUES (?)", old); err != nil {
+			return "", err
+		}
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO objects
+		(bucket, key, etag, blob, size, crc32c, modified, headers, tags) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (bucket, key) DO UPDATE SET etag = excluded.etag, blob = excluded.blob, size = excluded.size,
+			crc32c = excluded.crc32c, modified = excluded.modified, headers = excluded.headers, tags = excluded.tags`,
+		s.bucket, []byte(key), w.etag, w.blob, w.size, int64(w.crc32c), time.Now().UnixNano(), w.headers, tags)
+	return old, err
 }
 
 // decide returns the body that a write under c would replace, or why it may not.
@@ -236,6 +322,7 @@ func (s *store) decide(ctx context.Context, q querier, key string, c guard.Condi
 }
 
 type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
@@ -248,15 +335,33 @@ func (s *store) lookup(ctx context.Context, q querier, key string) (w row, err e
 	return w, err
 }
 
-// Versions implements [guard.Store]: there are none.
-func (s *store) Versions(ctx context.Context, key string) iter.Seq2[guard.Version, error] {
-	return func(yield func(guard.Version, error) bool) {
-		if err := s.enter(ctx, key); err != nil {
-			yield(guard.Version{}, s.fail(ctx, "list versions of", key, err))
-			return
-		}
-		s.l.calls.Done()
+// Tags implements [guard.Store].
+func (s *store) Tags(ctx context.Context, key, versionID string) (map[string]string, error) {
+	tags, err := s.tags(ctx, key, versionID)
+	return tags, s.fail(ctx, "tags of", key, err)
+}
+
+func (s *store) tags(ctx context.Context, key, versionID string) (map[string]string, error) {
+	if err := s.enter(ctx, key); err != nil {
+		return nil, err
 	}
+	defer s.l.calls.Done()
+	if err := checkVersion(versionID); err != nil {
+		return nil, err
+	}
+	var stored string
+	err := s.l.r.QueryRowContext(ctx, "SELECT tags FROM objects WHERE bucket = ? AND key = ?", s.bucket, []byte(key)).Scan(&stored)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = guard.ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	var tags map[string]string
+	if err := json.Unmarshal([]byte(stored), &tags); err != nil {
+		return nil, fmt.Errorf("stored tags: %w", err)
+	}
+	return tags, nil
 }
 
 // Settings implements [guard.Store].
@@ -290,6 +395,24 @@ func (s *store) enterBucket(ctx context.Context) error {
 	return s.l.enter()
 }
 
+// nullVersion is what S3 calls the one version of a bucket without versions.
+const nullVersion = "null"
+
+func checkVersion(id string) error {
+	if id != "" && id != nullVersion {
+		return fmt.Errorf("%w: version %q: the embedded store keeps no versions", guard.ErrNotFound, id)
+	}
+	return nil
+}
+
+// plain refuses encryption.
+func plain(sse, keyID string) error {
+	if sse != "" || keyID != "" {
+		return fmt.Errorf("%w: encryption %q: the embedded store does not encrypt: ask for none", guard.ErrUnsupported, sse+keyID)
+	}
+	return nil
+}
+
 func badBucket(name string) string {
 	edge := func(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 	switch {
@@ -317,13 +440,16 @@ func (s *store) fail(ctx context.Context, call, key string, err error) error {
 }
 
 var answers = []error{
-	guard.ErrNotFound, guard.ErrNoBucket, guard.ErrPreconditionFailed, guard.ErrConflict,
+	guard.ErrNotFound, guard.ErrNoBucket, guard.ErrPreconditionFailed, guard.ErrNoUpload, guard.ErrConflict,
 	guard.ErrNotSent, guard.ErrDenied, guard.ErrUnsupported, guard.ErrRejected,
 }
 
-// failPut says of every error but a commit's that nothing changed: all the
+// failWrite says of every error but a commit's that nothing changed: all the
 // others come before it.
-func (s *store) failPut(ctx context.Context, key string, err error) error {
+func (s *store) failWrite(ctx context.Context, call, key string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if _, unknown := errors.AsType[*commitError](err); !unknown && !isAnswer(err) {
 		answer := guard.ErrRejected
 		switch {
@@ -336,7 +462,7 @@ func (s *store) failPut(ctx context.Context, key string, err error) error {
 		}
 		err = fmt.Errorf("%w: %w", answer, err)
 	}
-	return s.fail(ctx, "put", key, err)
+	return s.fail(ctx, call, key, err)
 }
 
 func isAnswer(err error) bool {
@@ -348,12 +474,14 @@ func isAnswer(err error) bool {
 	return false
 }
 
-// encode returns a request's headers and tags as JSON. JSON would replace what
-// isn't UTF-8, and what is stored comes back exactly or is refused.
-func encode(req guard.PutRequest) (headers, tags string, err error) {
-	h := req.Headers
-	texts := []string{h.ContentType, h.ContentEncoding, h.ContentDisposition, h.ContentLanguage, h.CacheControl, h.StorageClass}
-	for _, m := range []map[string]string{h.Metadata, req.Tags} {
+// encode returns headers and tags as JSON. JSON would replace what isn't UTF-8,
+// and what is stored comes back exactly or is refused.
+func encode(h guard.Headers, tags map[string]string) (headers, encodedTags string, err error) {
+	texts := []string{
+		h.ContentType, h.ContentEncoding, h.ContentDisposition, h.ContentLanguage, h.CacheControl,
+		h.Expires, h.WebsiteRedirect, h.StorageClass,
+	}
+	for _, m := range []map[string]string{h.Metadata, tags} {
 		for k, v := range m {
 			texts = append(texts, k, v)
 		}
@@ -367,6 +495,6 @@ func encode(req guard.PutRequest) (headers, tags string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	ts, err := json.Marshal(req.Tags)
+	ts, err := json.Marshal(tags)
 	return string(hs), string(ts), err
 }

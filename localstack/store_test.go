@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -91,6 +92,7 @@ func TestRoundTrip(t *testing.T) {
 	want := guard.Headers{
 		ContentType: "text/plain; charset=utf-8", ContentEncoding: "gzip", ContentDisposition: `attachment; filename="<é>.txt"`,
 		ContentLanguage: "de", CacheControl: "no-store", StorageClass: "STANDARD_IA",
+		Expires: "tomorrow", WebsiteRedirect: "/né",
 		Metadata: map[string]string{"fence-token": "r1:x", "empty": "", "odd": " \t\u2028<&>é\x00"},
 	}
 	keys := []string{"plain", "a/b/../../../c", "né", strings.Repeat("k", guard.MaxKey), "."}
@@ -125,6 +127,9 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if got := texts(t, l, "SELECT tags FROM objects"); len(got) != 1 || !got[`{"team":"\u003cdata\u003e"}`] {
 		t.Errorf("tags are stored as %v", got)
+	}
+	if got, err := l.Store("bucket-1").Tags(t.Context(), "né", "null"); err != nil || !maps.Equal(got, map[string]string{"team": "<data>"}) {
+		t.Errorf("tags are %v, %v", got, err)
 	}
 }
 
@@ -200,8 +205,26 @@ func TestChecksum(t *testing.T) {
 func TestNoVersions(t *testing.T) {
 	s := open(t, t.TempDir(), nil).Store("bucket")
 	mustPut(t, s, "key", guard.IfAbsent(), "body")
-	for v, err := range s.Versions(t.Context(), "key") {
+	for v, err := range guard.Versions(t.Context(), s, "missing") {
 		t.Errorf("got %v, %v", v, err)
+	}
+	o, err := s.Head(t.Context(), "key", guard.HeadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := guard.Version{ID: "null", Latest: true, ETag: o.ETag, Size: 4, LastModified: o.LastModified}
+	var got []guard.Version
+	for v, err := range guard.Versions(t.Context(), s, "key") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, v)
+	}
+	if len(got) != 1 || got[0] != want {
+		t.Errorf("versions are %+v, want one, %+v", got, want)
+	}
+	if _, err := s.Tags(t.Context(), "key", "v1"); !errors.Is(err, guard.ErrNotFound) {
+		t.Errorf("tags: got %v, want not found", err)
 	}
 	if _, err := s.Head(t.Context(), "key", guard.HeadOptions{VersionID: "v1"}); !errors.Is(err, guard.ErrNotFound) {
 		t.Errorf("got %v, want not found", err)
@@ -220,6 +243,8 @@ func TestRefusals(t *testing.T) {
 	encrypted.SSE = "aws:kms"
 	keyed := good()
 	keyed.SSEKMSKeyID = "key"
+	redirect := good()
+	redirect.Headers.WebsiteRedirect = "/\xe9"
 	latin := good()
 	latin.Headers.Metadata = map[string]string{"name": "\xe9"}
 	for _, c := range []struct {
@@ -233,6 +258,7 @@ func TestRefusals(t *testing.T) {
 		{"short body", "bucket", "key", short, guard.ErrRejected, "5 of 6 bytes"},
 		{"broken body", "bucket", "key", broken, guard.ErrRejected, "tape tore"},
 		{"metadata not UTF-8", "bucket", "key", latin, guard.ErrRejected, "UTF-8"},
+		{"header not UTF-8", "bucket", "key", redirect, guard.ErrRejected, "UTF-8"},
 		{"empty key", "bucket", "", good(), guard.ErrRejected, "empty"},
 		{"long key", "bucket", strings.Repeat("k", guard.MaxKey+1), good(), guard.ErrRejected, "S3 takes 1024"},
 		{"key with NUL", "bucket", "nul\x00byte", good(), guard.ErrRejected, "NUL"},
@@ -255,10 +281,10 @@ func TestRefusals(t *testing.T) {
 				t.Error("the refused write made an object")
 			}
 			if c.want == guard.ErrNoBucket {
-				_, _, err := s.Get(t.Context(), "key")
+				_, _, err := s.Get(t.Context(), "key", guard.ReadOptions{})
 				_, settings := s.Settings(t.Context())
 				var versions error
-				for _, versions = range s.Versions(t.Context(), "key") {
+				for _, versions = range guard.Versions(t.Context(), s, "key") {
 				}
 				for _, err := range []error{err, settings, versions} {
 					if !errors.Is(err, guard.ErrNoBucket) {
@@ -278,7 +304,7 @@ func TestCancelled(t *testing.T) {
 	s := l.Store("bucket")
 	mustPut(t, s, "key", guard.IfAbsent(), "body")
 	done, cancel := context.WithCancel(t.Context())
-	_, r, err := s.Get(done, "key")
+	_, r, err := s.Get(done, "key", guard.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,11 +321,11 @@ func TestCancelled(t *testing.T) {
 	check("read", err)
 	_, err = s.Head(done, "key", guard.HeadOptions{})
 	check("head", err)
-	_, _, err = s.Get(done, "key")
+	_, _, err = s.Get(done, "key", guard.ReadOptions{})
 	check("get", err)
 	_, err = s.Settings(done)
 	check("settings", err)
-	for _, err = range s.Versions(done, "key") {
+	for _, err = range guard.Versions(done, s, "key") {
 	}
 	check("versions", err)
 	_, err = l.Issue(done, "scope")
@@ -443,7 +469,7 @@ func TestDamagedBody(t *testing.T) {
 			}
 			// Small reads as well as large ones.
 			for _, chunk := range []int{1 << 20, 7} {
-				_, r, err := s.Get(t.Context(), "key")
+				_, r, err := s.Get(t.Context(), "key", guard.ReadOptions{})
 				if err == nil {
 					_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, r, make([]byte, chunk))
 					if _, again := r.Read(make([]byte, 1)); again == nil || again == io.EOF {
@@ -610,8 +636,9 @@ func TestModel(t *testing.T) {
 func TestChecksumIsOfTheWholeBody(t *testing.T) {
 	body := bytes.Repeat([]byte("chunk"), copyChunk)
 	l := open(t, t.TempDir(), nil)
-	sum, err := l.blobs.receive(t.Context(), newBlobName(l.id), guard.Bytes(body), true)
-	if err != nil || sum.crc32c != crc32.Checksum(body, castagnoli) || sum.md5 != fmt.Sprintf("%x", md5.Sum(body)) {
-		t.Errorf("got %+v, %v", sum, err)
+	sum := md5.New()
+	crc, err := l.blobs.receive(t.Context(), newBlobName(l.id), bytes.NewReader(body), int64(len(body)), sum)
+	if err != nil || crc != crc32.Checksum(body, castagnoli) || [md5.Size]byte(sum.Sum(nil)) != md5.Sum(body) {
+		t.Errorf("got %x and %x, %v", crc, sum.Sum(nil), err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -26,7 +25,15 @@ type S3API interface {
 	HeadObject(context.Context, *s3.HeadObjectInput, ...func(*s3.Options)) (*s3.HeadObjectOutput, error)
 	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
 	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
+	GetObjectTagging(context.Context, *s3.GetObjectTaggingInput, ...func(*s3.Options)) (*s3.GetObjectTaggingOutput, error)
+	ListObjectsV2(context.Context, *s3.ListObjectsV2Input, ...func(*s3.Options)) (*s3.ListObjectsV2Output, error)
 	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput, ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
+	CreateMultipartUpload(context.Context, *s3.CreateMultipartUploadInput, ...func(*s3.Options)) (*s3.CreateMultipartUploadOutput, error)
+	UploadPart(context.Context, *s3.UploadPartInput, ...func(*s3.Options)) (*s3.UploadPartOutput, error)
+	UploadPartCopy(context.Context, *s3.UploadPartCopyInput, ...func(*s3.Options)) (*s3.UploadPartCopyOutput, error)
+	CompleteMultipartUpload(context.Context, *s3.CompleteMultipartUploadInput, ...func(*s3.Options)) (*s3.CompleteMultipartUploadOutput, error)
+	AbortMultipartUpload(context.Context, *s3.AbortMultipartUploadInput, ...func(*s3.Options)) (*s3.AbortMultipartUploadOutput, error)
+	ListMultipartUploads(context.Context, *s3.ListMultipartUploadsInput, ...func(*s3.Options)) (*s3.ListMultipartUploadsOutput, error)
 	GetBucketVersioning(context.Context, *s3.GetBucketVersioningInput, ...func(*s3.Options)) (*s3.GetBucketVersioningOutput, error)
 	GetBucketEncryption(context.Context, *s3.GetBucketEncryptionInput, ...func(*s3.Options)) (*s3.GetBucketEncryptionOutput, error)
 }
@@ -176,8 +183,9 @@ func (s *Store) Head(ctx context.Context, key string, opts guard.HeadOptions) (g
 		VersionID:    aws.ToString(out.VersionId),
 		LastModified: aws.ToTime(out.LastModified),
 		SSE:          string(out.ServerSideEncryption),
+		SSEKMSKeyID:  aws.ToString(out.SSEKMSKeyId),
 		Headers: headers(out.ContentType, out.ContentEncoding, out.ContentDisposition, out.ContentLanguage,
-			out.CacheControl, out.StorageClass, out.Metadata),
+			out.CacheControl, out.ExpiresString, out.WebsiteRedirectLocation, out.StorageClass, out.Metadata),
 	}
 	if opts.Checksum {
 		obj.Checksum = fullChecksum(string(out.ChecksumType), func(name string) string {
@@ -191,13 +199,17 @@ func (s *Store) Head(ctx context.Context, key string, opts guard.HeadOptions) (g
 }
 
 // headers gathers what HeadObject and GetObject return in types of their own.
-func headers(contentType, encoding, disposition, language, cache *string, class types.StorageClass, metadata map[string]string) guard.Headers {
+func headers(
+	contentType, encoding, disposition, language, cache, expires, redirect *string, class types.StorageClass, metadata map[string]string,
+) guard.Headers {
 	return guard.Headers{
 		ContentType:        aws.ToString(contentType),
 		ContentEncoding:    aws.ToString(encoding),
 		ContentDisposition: aws.ToString(disposition),
 		ContentLanguage:    aws.ToString(language),
 		CacheControl:       aws.ToString(cache),
+		Expires:            aws.ToString(expires),
+		WebsiteRedirect:    aws.ToString(redirect),
 		StorageClass:       string(class),
 		Metadata:           metadata,
 	}
@@ -212,14 +224,20 @@ func size(n *int64) int64 {
 
 // Get reads an object, as [guard.Store] says. The SDK compares the bytes with
 // the checksum that the store keeps of the whole object.
-func (s *Store) Get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
+func (s *Store) Get(ctx context.Context, key string, opts guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
 	if err := s.checkKey(ctx, opGet, key); err != nil {
 		return guard.Object{}, nil, err
 	}
+	in := &s3.GetObjectInput{
+		Bucket: &s.name, Key: &key, RequestPayer: s.payer(), VersionId: optional(opts.VersionID), IfMatch: optional(opts.ETag),
+	}
+	if opts.Whole() {
+		in.ChecksumMode = types.ChecksumModeEnabled
+	} else {
+		in.Range = aws.String(rangeHeader(opts))
+	}
 	f := new(awsFlight)
-	out, err := s.client.GetObject(ctx, &s3.GetObjectInput{
-		Bucket: &s.name, Key: &key, RequestPayer: s.payer(), ChecksumMode: types.ChecksumModeEnabled,
-	}, f.options)
+	out, err := s.client.GetObject(ctx, in, f.options)
 	if err != nil {
 		obj, err := s.failRead(opGet, key, err, f)
 		return obj, nil, err
@@ -235,10 +253,15 @@ func (s *Store) Get(ctx context.Context, key string) (guard.Object, io.ReadClose
 		VersionID:    aws.ToString(out.VersionId),
 		LastModified: aws.ToTime(out.LastModified),
 		SSE:          string(out.ServerSideEncryption),
+		SSEKMSKeyID:  aws.ToString(out.SSEKMSKeyId),
 		Headers: headers(out.ContentType, out.ContentEncoding, out.ContentDisposition, out.ContentLanguage,
-			out.CacheControl, out.StorageClass, out.Metadata),
+			out.CacheControl, out.ExpiresString, out.WebsiteRedirectLocation, out.StorageClass, out.Metadata),
 	}
-	return obj, verify(out.Body, obj.Size, guard.Checksum{}), nil
+	length := obj.Size
+	if !opts.Whole() {
+		obj.Size = wholeSize(aws.ToString(out.ContentRange))
+	}
+	return obj, verify(out.Body, length, guard.Checksum{}), nil
 }
 
 // Put writes an object, as [guard.Store] says, in one PUT. Metadata must be
@@ -250,21 +273,22 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 	}
 	h := req.Headers
 	in := &s3.PutObjectInput{
-		Bucket:               &s.name,
-		Key:                  &key,
-		Body:                 req.Body.Reader(),
-		ContentLength:        aws.Int64(req.Body.Size()),
-		ContentType:          optional(h.ContentType),
-		ContentEncoding:      optional(h.ContentEncoding),
-		ContentDisposition:   optional(h.ContentDisposition),
-		ContentLanguage:      optional(h.ContentLanguage),
-		CacheControl:         optional(h.CacheControl),
-		StorageClass:         types.StorageClass(h.StorageClass),
-		Metadata:             h.Metadata,
-		ServerSideEncryption: types.ServerSideEncryption(req.SSE),
-		SSEKMSKeyId:          optional(req.SSEKMSKeyID),
-		Tagging:              optional(tagging(req.Tags)),
-		RequestPayer:         s.payer(),
+		Bucket:                  &s.name,
+		Key:                     &key,
+		Body:                    req.Body.Reader(),
+		ContentLength:           aws.Int64(req.Body.Size()),
+		ContentType:             optional(h.ContentType),
+		ContentEncoding:         optional(h.ContentEncoding),
+		ContentDisposition:      optional(h.ContentDisposition),
+		ContentLanguage:         optional(h.ContentLanguage),
+		CacheControl:            optional(h.CacheControl),
+		WebsiteRedirectLocation: optional(h.WebsiteRedirect),
+		StorageClass:            types.StorageClass(h.StorageClass),
+		Metadata:                h.Metadata,
+		ServerSideEncryption:    types.ServerSideEncryption(req.SSE),
+		SSEKMSKeyId:             optional(req.SSEKMSKeyID),
+		Tagging:                 optional(tagging(req.Tags)),
+		RequestPayer:            s.payer(),
 	}
 	if req.Condition.Absent() {
 		in.IfNoneMatch = aws.String("*")
@@ -272,7 +296,7 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 		in.IfMatch = aws.String(req.Condition.ETag())
 	}
 	f := new(awsFlight)
-	out, err := s.client.PutObject(ctx, in, f.options)
+	out, err := s.client.PutObject(ctx, in, f.options, expires(h.Expires))
 	if err == nil && aws.ToString(out.ETag) == "" {
 		err = errNoETag
 	}
@@ -281,6 +305,16 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 		return guard.PutResult{}, err
 	}
 	return guard.PutResult{ETag: *out.ETag, VersionID: aws.ToString(out.VersionId), SSE: string(out.ServerSideEncryption)}, nil
+}
+
+// expires sets the Expires header in its own text, for which the SDK has only
+// a time. An empty one is none.
+func expires(v string) func(*s3.Options) {
+	return func(o *s3.Options) {
+		if v != "" {
+			o.APIOptions = append(slices.Clip(o.APIOptions), smithyhttp.SetHeaderValue("Expires", v))
+		}
+	}
 }
 
 func optional(s string) *string {
@@ -299,91 +333,25 @@ func tagging(tags map[string]string) string {
 	return q.Encode()
 }
 
-// Versions yields what the store lists for key, newest first, page by page as
-// it is asked for more. A bucket that never kept versions lists its one object
-// with the id "null". The SDK hands out versions and delete markers apart;
-// where the store's clock can't tell one of each apart, the delete marker
-// comes first unless the version is the latest. Versions among themselves
-// keep the store's order.
-func (s *Store) Versions(ctx context.Context, key string) iter.Seq2[guard.Version, error] {
-	return func(yield func(guard.Version, error) bool) {
-		if err := s.checkKey(ctx, opVersions, key); err != nil {
-			yield(guard.Version{}, err)
-			return
-		}
-		// Keys come url-encoded since XML has no way to write some characters.
-		in := &s3.ListObjectVersionsInput{
-			Bucket: &s.name, Prefix: &key, EncodingType: types.EncodingTypeUrl, RequestPayer: s.payer(),
-		}
-		for {
-			f := new(awsFlight)
-			out, err := s.client.ListObjectVersions(ctx, in, f.options)
-			if err != nil {
-				_, err = s.fail(opVersions, key, err, f, "")
-				yield(guard.Version{}, err)
-				return
-			}
-			page, past := versionsOf(key, out)
-			for _, v := range page {
-				if !yield(v, nil) {
-					return
-				}
-			}
-			if past || !aws.ToBool(out.IsTruncated) {
-				return
-			}
-			next := decodeKey(out.EncodingType, out.NextKeyMarker)
-			if next == aws.ToString(in.KeyMarker) && aws.ToString(out.NextVersionIdMarker) == aws.ToString(in.VersionIdMarker) {
-				yield(guard.Version{}, fmt.Errorf("list versions of %s: the store says that there are more and not where", s.URL(key)))
-				return
-			}
-			in.KeyMarker, in.VersionIdMarker = &next, out.NextVersionIdMarker
-		}
+// Tags reads an object's tags, as [guard.Store] says. A delete marker is
+// [guard.ErrNotFound].
+func (s *Store) Tags(ctx context.Context, key, versionID string) (map[string]string, error) {
+	if err := s.checkKey(ctx, opTags, key); err != nil {
+		return nil, err
 	}
-}
-
-func decodeKey(encoding types.EncodingType, key *string) string {
-	k := aws.ToString(key)
-	if encoding == types.EncodingTypeUrl {
-		if d, err := url.QueryUnescape(k); err == nil {
-			return d
-		}
+	f := new(awsFlight)
+	out, err := s.client.GetObjectTagging(ctx, &s3.GetObjectTaggingInput{
+		Bucket: &s.name, Key: &key, VersionId: optional(versionID), RequestPayer: s.payer(),
+	}, f.options)
+	if err != nil {
+		_, err = s.failRead(opTags, key, err, f)
+		return nil, err
 	}
-	return k
-}
-
-// versionsOf merges the two halves of a page, and reports whether the page
-// went past key: what has key as a prefix sorts after key itself.
-func versionsOf(key string, out *s3.ListObjectVersionsOutput) (page []guard.Version, past bool) {
-	var vs, ds []guard.Version
-	for _, v := range out.Versions {
-		if decodeKey(out.EncodingType, v.Key) != key {
-			past = true
-			continue
-		}
-		vs = append(vs, guard.Version{
-			ID: aws.ToString(v.VersionId), ETag: aws.ToString(v.ETag), Latest: aws.ToBool(v.IsLatest),
-			Size: aws.ToInt64(v.Size), LastModified: aws.ToTime(v.LastModified),
-		})
+	tags := make(map[string]string, len(out.TagSet))
+	for _, t := range out.TagSet {
+		tags[aws.ToString(t.Key)] = aws.ToString(t.Value)
 	}
-	for _, d := range out.DeleteMarkers {
-		if decodeKey(out.EncodingType, d.Key) != key {
-			past = true
-			continue
-		}
-		ds = append(ds, guard.Version{
-			ID: aws.ToString(d.VersionId), DeleteMarker: true, Latest: aws.ToBool(d.IsLatest),
-			LastModified: aws.ToTime(d.LastModified),
-		})
-	}
-	for len(vs) > 0 && len(ds) > 0 {
-		if vs[0].Latest || !ds[0].Latest && vs[0].LastModified.After(ds[0].LastModified) {
-			page, vs = append(page, vs[0]), vs[1:]
-		} else {
-			page, ds = append(page, ds[0]), ds[1:]
-		}
-	}
-	return append(append(page, vs...), ds...), past
+	return tags, nil
 }
 
 // Settings asks for the bucket's versioning and, unless ETags are unique

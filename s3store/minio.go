@@ -8,13 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/encrypt"
 	"github.com/minio/minio-go/v7/pkg/s3utils"
+	"github.com/minio/minio-go/v7/pkg/tags"
 
 	"github.com/s3fence/s3fence/guard"
 )
@@ -34,9 +35,10 @@ var _ guard.Store = (*MinIOStore)(nil)
 //
 // Make the client with minio.Options{MaxRetries: 1}: minio-go offers no way to
 // turn its retries of reads off for one call (10 attempts by default). Writes
-// are always one attempt. Set Region too, or minio-go asks for the bucket's
-// region before the first request. Creds must be set: static ones with empty
-// keys for anonymous access.
+// are always one attempt; but in a multipart upload, an answer that minio-go
+// wants to retry is lost unless MaxRetries is 1. Set Region too, or minio-go
+// asks for the bucket's region before the first request. Creds must be set:
+// static ones with empty keys for anonymous access.
 func NewMinIO(client *minio.Client, bucket string, opts *Options) *MinIOStore {
 	return &MinIOStore{newBucket(bucket, opts), client, minio.Core{Client: client}}
 }
@@ -87,6 +89,15 @@ func (s *MinIOStore) fail(o op, key string, err error, f *flight, features strin
 	return s.bucket.fail(o, key, err, f.notSent(err), answer.StatusCode, answer.Code, features)
 }
 
+// failUnpaid is fail for a request that minio-go lets no header into.
+func (s *MinIOStore) failUnpaid(o op, key string, err error, f *flight, features string) error {
+	err = s.fail(o, key, err, f, features)
+	if s.opts.RequestPayer && errors.Is(err, guard.ErrDenied) {
+		err = fmt.Errorf("%w (minio-go can't agree to pay for this request; use aws-sdk-go-v2 on a requester-pays bucket)", err)
+	}
+	return err
+}
+
 // answered is a minio.ErrorResponse that says its status, code and request id.
 type answered struct{ minio.ErrorResponse }
 
@@ -119,12 +130,15 @@ func object(info minio.ObjectInfo, h http.Header) guard.Object {
 		VersionID:    info.VersionID,
 		LastModified: info.LastModified,
 		SSE:          h.Get("x-amz-server-side-encryption"),
+		SSEKMSKeyID:  h.Get("x-amz-server-side-encryption-aws-kms-key-id"),
 		Headers: guard.Headers{
 			ContentType:        h.Get("Content-Type"),
 			ContentEncoding:    h.Get("Content-Encoding"),
 			ContentDisposition: h.Get("Content-Disposition"),
 			ContentLanguage:    h.Get("Content-Language"),
 			CacheControl:       h.Get("Cache-Control"),
+			Expires:            h.Get("Expires"),
+			WebsiteRedirect:    h.Get("x-amz-website-redirect-location"),
 			StorageClass:       h.Get("x-amz-storage-class"),
 			Metadata:           make(map[string]string, len(info.UserMetadata)),
 		},
@@ -184,7 +198,7 @@ func (s *MinIOStore) Head(ctx context.Context, key string, opts guard.HeadOption
 // Get reads an object, as [guard.Store] says. The bytes are compared with the
 // checksum that the store keeps of the whole object. minio-go shows no headers
 // of a failed GET, so a delete marker is plainly absent here; Head tells.
-func (s *MinIOStore) Get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
+func (s *MinIOStore) Get(ctx context.Context, key string, opts guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
 	if err := s.checkKey(ctx, opGet, key); err != nil {
 		return guard.Object{}, nil, err
 	}
@@ -192,9 +206,17 @@ func (s *MinIOStore) Get(ctx context.Context, key string) (guard.Object, io.Read
 		return guard.Object{}, nil, err
 	}
 	o := s.getOptions()
-	// Set as a header, not as an option: minio-go's own check skips an answer
-	// that does not name the checksum's type, ours takes every full one.
-	o.Set("x-amz-checksum-mode", "ENABLED")
+	o.VersionID = opts.VersionID
+	if opts.ETag != "" {
+		o.Set("If-Match", opts.ETag)
+	}
+	if opts.Whole() {
+		// Set as a header, not as an option: minio-go's own check skips an answer
+		// that does not name the checksum's type, ours takes every full one.
+		o.Set("x-amz-checksum-mode", "ENABLED")
+	} else {
+		o.Set("Range", rangeHeader(opts))
+	}
 	// The client's transport may be one that unpacks gzip unasked.
 	o.Set("Accept-Encoding", "identity")
 	f := new(flight)
@@ -206,7 +228,11 @@ func (s *MinIOStore) Get(ctx context.Context, key string) (guard.Object, io.Read
 		return guard.Object{}, nil, s.fail(opGet, key, err, f, "")
 	}
 	obj := object(info, h)
-	return obj, verify(body, obj.Size, headerChecksum(h)), nil
+	length, sum := obj.Size, headerChecksum(h)
+	if !opts.Whole() {
+		obj.Size, sum = wholeSize(h.Get("Content-Range")), guard.Checksum{}
+	}
+	return obj, verify(body, length, sum), nil
 }
 
 // setHeaders sets headers that minio-go has no option for. An encryption is
@@ -236,6 +262,101 @@ func (c contextReader) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
+// headerOptions are the options of a write that carry what the object has but
+// its bytes. The second of them takes more headers.
+func (s *MinIOStore) headerOptions(h guard.Headers, sse, sseKey string, tagged map[string]string) (minio.PutObjectOptions, setHeaders) {
+	extra := setHeaders{}
+	opts := minio.PutObjectOptions{
+		ContentType:             h.ContentType,
+		ContentEncoding:         h.ContentEncoding,
+		ContentDisposition:      h.ContentDisposition,
+		ContentLanguage:         h.ContentLanguage,
+		CacheControl:            h.CacheControl,
+		WebsiteRedirectLocation: h.WebsiteRedirect,
+		StorageClass:            h.StorageClass,
+		UserMetadata:            make(map[string]string, len(h.Metadata)),
+		ServerSideEncryption:    extra,
+	}
+	for k, v := range h.Metadata {
+		// With the prefix on, since minio-go takes a key such as content-type
+		// for the header of that name.
+		opts.UserMetadata["x-amz-meta-"+k] = v
+	}
+	for k, v := range map[string]string{
+		"Expires":                      h.Expires, // for which minio-go has only a time
+		"x-amz-server-side-encryption": sse,
+		"x-amz-server-side-encryption-aws-kms-key-id": sseKey,
+		// Not UserTags, which minio-go drops silently when it finds one invalid.
+		"x-amz-tagging": tagging(tagged),
+	} {
+		if v != "" {
+			extra[k] = v
+		}
+	}
+	if s.opts.RequestPayer {
+		extra[requestPayer] = "requester"
+	}
+	return opts, extra
+}
+
+func setCondition(opts *minio.PutObjectOptions, c guard.Condition) {
+	if c.Absent() {
+		opts.SetMatchETagExcept("*")
+	} else {
+		opts.SetMatchETag(unquoted(c.ETag())) // it quotes
+	}
+}
+
+func unquoted(etag string) string { return strings.Trim(etag, `"`) }
+
+// checkExpires refuses what minio-go would not read again: for an Expires that
+// is no time, it fails the HEAD and the GET of the whole object.
+func (s *MinIOStore) checkExpires(o op, key string, h guard.Headers) error {
+	if h.Expires == "" {
+		return nil
+	}
+	if _, err := time.Parse(http.TimeFormat, h.Expires); err != nil {
+		return s.reject(o, key, fmt.Errorf("expires %q: minio-go reads no object of which it is not written as %s", h.Expires, http.TimeFormat))
+	}
+	return nil
+}
+
+// sums computes the sums of a body that go into headers, with one of payload
+// where the request is to be signed with it.
+//
+// They are computed first, rather than by minio-go's own signing of each
+// chunk: its reader for that has a data race in Close, and not every store
+// decodes aws-chunked.
+func sums(ctx context.Context, body guard.Body, algorithm string, signed bool) (sum guard.Checksum, payload string, err error) {
+	crc, sha := guard.Checksum{Algorithm: algorithm}.NewHash(), sha256.New()
+	var ws []io.Writer
+	if crc != nil {
+		ws = append(ws, crc)
+	}
+	if signed {
+		ws = append(ws, sha)
+	}
+	if _, err := io.Copy(io.MultiWriter(ws...), contextReader{ctx, body.Reader()}); err != nil {
+		return guard.Checksum{}, "", err
+	}
+	if crc != nil {
+		sum = guard.Checksum{Algorithm: algorithm, Value: base64.StdEncoding.EncodeToString(crc.Sum(nil))}
+	}
+	if signed {
+		payload = hex.EncodeToString(sha.Sum(nil))
+	}
+	return sum, payload, nil
+}
+
+// plain says that nothing but a signature protects what is sent.
+func (s *MinIOStore) plain() bool { return s.client.EndpointURL().Scheme != "https" }
+
+// unseekable is a body that minio-go sends once, whatever the client's
+// MaxRetries: it can't go back to the beginning.
+func unseekable(body guard.Body) io.Reader { return struct{ io.Reader }{body.Reader()} }
+
+func checksumHeader(algorithm string) string { return "x-amz-checksum-" + strings.ToLower(algorithm) }
+
 // Put writes an object, as [guard.Store] says, in one PUT with a CRC-32C that
 // the store checks and keeps. Metadata must be printable ASCII under
 // lower-case keys; anything that a header could not carry there and back
@@ -245,69 +366,24 @@ func (s *MinIOStore) Put(ctx context.Context, key string, req guard.PutRequest) 
 	if err := s.checkPut(ctx, key, req); err != nil {
 		return guard.PutResult{}, err
 	}
+	if err := s.checkExpires(opPut, key, req.Headers); err != nil {
+		return guard.PutResult{}, err
+	}
 	if err := s.ready(ctx, opPut, key); err != nil {
 		return guard.PutResult{}, err
 	}
-	// Sums in headers, computed first, rather than minio-go's own signing of
-	// each chunk: its reader for that has a data race in Close, and not every
-	// store decodes aws-chunked. Over TLS the CRC is enough.
-	crc, sha := guard.Checksum{Algorithm: "CRC32C"}.NewHash(), sha256.New()
-	sums, payload := io.Writer(crc), ""
-	plain := s.client.EndpointURL().Scheme != "https"
-	if plain {
-		sums = io.MultiWriter(crc, sha)
-	}
-	if _, err := io.Copy(sums, contextReader{ctx, req.Body.Reader()}); err != nil {
+	// Over TLS the CRC is enough.
+	crc, payload, err := sums(ctx, req.Body, "CRC32C", s.plain())
+	if err != nil {
 		return guard.PutResult{}, s.bucket.fail(opPut, key, err, true, 0, "", "")
 	}
-	if plain {
-		payload = hex.EncodeToString(sha.Sum(nil))
-	}
-	h := req.Headers
-	opts := minio.PutObjectOptions{
-		ContentType:        h.ContentType,
-		ContentEncoding:    h.ContentEncoding,
-		ContentDisposition: h.ContentDisposition,
-		ContentLanguage:    h.ContentLanguage,
-		CacheControl:       h.CacheControl,
-		StorageClass:       h.StorageClass,
-
-		DisableContentSha256: true, // of chunks
-		// minio-go looks here for a checksum before it adds one of its own.
-		UserMetadata: map[string]string{
-			"x-amz-checksum-crc32c": base64.StdEncoding.EncodeToString(crc.Sum(nil)),
-		},
-	}
-	for k, v := range h.Metadata {
-		// With the prefix on, since minio-go takes a key such as content-type
-		// for the header of that name.
-		opts.UserMetadata["x-amz-meta-"+k] = v
-	}
-	extra := setHeaders{}
-	for k, v := range map[string]string{
-		"x-amz-server-side-encryption":                req.SSE,
-		"x-amz-server-side-encryption-aws-kms-key-id": req.SSEKMSKeyID,
-		// Not UserTags, which minio-go drops silently when it finds one invalid.
-		"x-amz-tagging": tagging(req.Tags),
-	} {
-		if v != "" {
-			extra[k] = v
-		}
-	}
-	if s.opts.RequestPayer {
-		extra[requestPayer] = "requester"
-	}
-	opts.ServerSideEncryption = extra
-	if req.Condition.Absent() {
-		opts.SetMatchETagExcept("*")
-	} else {
-		opts.SetMatchETag(strings.Trim(req.Condition.ETag(), `"`)) // it quotes
-	}
-	// A reader that can't seek makes minio-go send it once, whatever the
-	// client's MaxRetries.
-	body := struct{ io.Reader }{req.Body.Reader()}
+	opts, _ := s.headerOptions(req.Headers, req.SSE, req.SSEKMSKeyID, req.Tags)
+	opts.DisableContentSha256 = true // of chunks
+	// minio-go looks here for a checksum before it adds one of its own.
+	opts.UserMetadata[checksumHeader(crc.Algorithm)] = crc.Value
+	setCondition(&opts, req.Condition)
 	f := new(flight)
-	info, err := s.core.PutObject(f.watch(ctx), s.name, key, body, req.Body.Size(), "", payload, opts)
+	info, err := s.core.PutObject(f.watch(ctx), s.name, key, unseekable(req.Body), req.Body.Size(), "", payload, opts)
 	if err == nil && info.ETag == "" {
 		err = errNoETag
 	}
@@ -317,44 +393,24 @@ func (s *MinIOStore) Put(ctx context.Context, key string, req guard.PutRequest) 
 	return guard.PutResult{ETag: quoted(info.ETag), VersionID: info.VersionID}, nil
 }
 
-// Versions yields what the store lists for key, newest first, page by page as
-// it is asked for more. A bucket that never kept versions lists its one object
-// with the id "null".
-func (s *MinIOStore) Versions(ctx context.Context, key string) iter.Seq2[guard.Version, error] {
-	return func(yield func(guard.Version, error) bool) {
-		err := s.checkKey(ctx, opVersions, key)
-		if err == nil {
-			err = s.ready(ctx, opVersions, key)
-		}
-		if err != nil {
-			yield(guard.Version{}, err)
-			return
-		}
-		o := minio.ListObjectsOptions{Prefix: key, Recursive: true, WithVersions: true}
-		if s.opts.RequestPayer {
-			o.Set(requestPayer, "requester")
-		}
-		f := new(flight)
-		for v := range s.client.ListObjectsIter(f.watch(ctx), s.name, o) {
-			if v.Err != nil {
-				yield(guard.Version{}, s.fail(opVersions, key, v.Err, f, ""))
-				return
-			}
-			if v.Key != key {
-				return // past it: what has key as a prefix sorts after key itself
-			}
-			if !yield(guard.Version{
-				ID: v.VersionID, ETag: quoted(v.ETag), DeleteMarker: v.IsDeleteMarker, Latest: v.IsLatest,
-				Size: v.Size, LastModified: v.LastModified,
-			}, nil) {
-				return
-			}
-		}
-		// minio-go ends a listing without a word when its context is done.
-		if err := ctx.Err(); err != nil {
-			yield(guard.Version{}, s.fail(opVersions, key, err, f, ""))
-		}
+// Tags reads an object's tags, as [guard.Store] says. Tags with other characters
+// than MinIO takes, such as ones beyond ASCII, minio-go does not read.
+func (s *MinIOStore) Tags(ctx context.Context, key, versionID string) (map[string]string, error) {
+	if err := s.checkKey(ctx, opTags, key); err != nil {
+		return nil, err
 	}
+	if err := s.ready(ctx, opTags, key); err != nil {
+		return nil, err
+	}
+	f := new(flight)
+	t, err := s.client.GetObjectTagging(f.watch(ctx), s.name, key, minio.GetObjectTaggingOptions{VersionID: versionID})
+	if err != nil {
+		if invalid := tags.Error(nil); errors.As(err, &invalid) {
+			err = fmt.Errorf("minio-go does not read these tags, aws-sdk-go-v2 does: %w", err)
+		}
+		return nil, s.failUnpaid(opTags, key, err, f, "")
+	}
+	return t.ToMap(), nil
 }
 
 // Settings asks for the bucket's versioning and, unless ETags are unique

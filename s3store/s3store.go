@@ -68,7 +68,15 @@ var (
 	opHead       = op{"head", "s3:GetObject is not allowed; without s3:ListBucket, S3 says the same of a key that does not exist"}
 	opGet        = op{"get", "s3:GetObject is not allowed; without s3:ListBucket, S3 says the same of a key that does not exist"}
 	opPut        = op{"put", "s3:PutObject is not allowed, or s3:GetObject, which If-Match needs too"}
+	opList       = op{"list", "s3:ListBucket is not allowed"}
 	opVersions   = op{"list versions of", "s3:ListBucketVersions is not allowed"}
+	opTags       = op{"read the tags of", "s3:GetObjectTagging is not allowed, or s3:GetObjectVersionTagging"}
+	opCreate     = op{"begin a multipart upload of", "s3:PutObject is not allowed"}
+	opPart       = op{"upload a part of", "s3:PutObject is not allowed"}
+	opCopy       = op{"copy a part of", "s3:PutObject is not allowed, or s3:GetObject of the source"}
+	opComplete   = op{"complete the multipart upload of", "s3:PutObject is not allowed, or s3:GetObject, which If-Match needs too"}
+	opAbort      = op{"abort the multipart upload of", "s3:AbortMultipartUpload is not allowed"}
+	opUploads    = op{"list the multipart uploads of", "s3:ListBucketMultipartUploads is not allowed"}
 	opVersioning = op{"read the versioning of", "s3:GetBucketVersioning is not allowed"}
 	opEncryption = op{"read the encryption of", "s3:GetEncryptionConfiguration is not allowed"}
 )
@@ -115,6 +123,8 @@ func classify(status int, code string) error {
 		return nil
 	}
 	switch code {
+	case "NoSuchUpload":
+		return guard.ErrNoUpload
 	case "RequestTimeTooSkewed", "RequestInTheFuture", "RequestExpired":
 		// Refused before it was looked at, for this machine's clock. The SDK
 		// learns the offset from the answer, so the next request may pass.
@@ -194,37 +204,158 @@ func (b bucket) checkPut(ctx context.Context, key string, req guard.PutRequest) 
 	if err := b.checkKey(ctx, opPut, key); err != nil {
 		return err
 	}
-	if err := req.Condition.Check(); err != nil {
-		return b.reject(opPut, key, err)
+	if err := b.checkCondition(opPut, key, req.Condition); err != nil {
+		return err
 	}
-	if e := req.Condition.ETag(); e == "*" || !printable(e) {
-		return b.reject(opPut, key, fmt.Errorf("%q is not the ETag of one write", e))
+	return b.checkHeaders(opPut, key, req.Headers, req.SSE, req.SSEKMSKeyID)
+}
+
+func (b bucket) checkCondition(o op, key string, c guard.Condition) error {
+	if err := c.Check(); err != nil {
+		return b.reject(o, key, err)
 	}
-	h := req.Headers
+	return b.checkETag(o, key, c.ETag())
+}
+
+func (b bucket) checkETag(o op, key, etag string) error {
+	if etag == "*" || !printable(etag) {
+		return b.reject(o, key, fmt.Errorf("%q is not the ETag of one write", etag))
+	}
+	return nil
+}
+
+func (b bucket) checkHeaders(o op, key string, h guard.Headers, sse, sseKey string) error {
 	for name, v := range map[string]string{
 		"content type": h.ContentType, "content encoding": h.ContentEncoding,
 		"content disposition": h.ContentDisposition, "content language": h.ContentLanguage,
-		"cache control": h.CacheControl, "storage class": h.StorageClass,
-		"encryption": req.SSE, "encryption key": req.SSEKMSKeyID,
+		"cache control": h.CacheControl, "expires": h.Expires,
+		"website redirect": h.WebsiteRedirect, "storage class": h.StorageClass,
+		"encryption": sse, "encryption key": sseKey,
 	} {
 		if !printable(v) {
-			return b.reject(opPut, key, fmt.Errorf("%s %q: %s", name, v, printableRule))
+			return b.reject(o, key, fmt.Errorf("%s %q: %s", name, v, printableRule))
 		}
 	}
-	if req.SSEKMSKeyID != "" && req.SSE == "" {
-		return b.reject(opPut, key, errors.New("an encryption key without an encryption"))
+	if sseKey != "" && sse == "" {
+		return b.reject(o, key, errors.New("an encryption key without an encryption"))
 	}
 	for k, v := range h.Metadata {
 		switch {
 		case k == "" || strings.IndexFunc(k, notMetadataKey) >= 0:
-			return b.reject(opPut, key, fmt.Errorf("metadata key %q: only a-z 0-9 and !#$%%&'*+-.^_`|~ come back as they were", k))
+			return b.reject(o, key, fmt.Errorf("metadata key %q: only a-z 0-9 and !#$%%&'*+-.^_`|~ come back as they were", k))
 		case !printable(v):
-			return b.reject(opPut, key, fmt.Errorf("metadata %s: %q: %s", k, v, printableRule))
+			return b.reject(o, key, fmt.Errorf("metadata %s: %q: %s", k, v, printableRule))
 		case strings.HasPrefix(v, "=?"):
-			return b.reject(opPut, key, fmt.Errorf("metadata %s: %q: clients decode what begins with =?, so it would not come back", k, v))
+			return b.reject(o, key, fmt.Errorf("metadata %s: %q: clients decode what begins with =?, so it would not come back", k, v))
 		}
 	}
 	return nil
+}
+
+// checkUpload refuses an upload whose object could not come back as it was given.
+func (b bucket) checkUpload(ctx context.Context, key string, req guard.UploadRequest) error {
+	if err := b.checkKey(ctx, opCreate, key); err != nil {
+		return err
+	}
+	if err := b.checkFullChecksum(opCreate, key, req.Checksum); err != nil {
+		return err
+	}
+	return b.checkHeaders(opCreate, key, req.Headers, req.SSE, req.SSEKMSKeyID)
+}
+
+// checkFullChecksum takes the algorithms that make one checksum of the parts'.
+func (b bucket) checkFullChecksum(o op, key, algorithm string) error {
+	switch algorithm {
+	case "", "CRC32", "CRC32C", "CRC64NVME":
+		return nil
+	}
+	return b.reject(o, key, fmt.Errorf("checksum %q: of a multipart upload as a whole there is only CRC32, CRC32C or CRC64NVME", algorithm))
+}
+
+// checkPart refuses a request that is about no upload or no part of one.
+// number is 1 where the request is about the upload itself.
+func (b bucket) checkPart(ctx context.Context, o op, up guard.Upload, number int) error {
+	switch {
+	case up.ID == "":
+		return b.reject(o, up.Key, errors.New("no upload id"))
+	case number < 1 || number > maxParts:
+		return b.reject(o, up.Key, fmt.Errorf("part %d: S3 numbers parts from 1 to %d", number, maxParts))
+	}
+	if err := b.checkFullChecksum(o, up.Key, up.Checksum); err != nil {
+		return err
+	}
+	return b.checkKey(ctx, o, up.Key)
+}
+
+const maxParts = 10_000
+
+// checkCopy is checkPart for a part that is copied.
+func (b bucket) checkCopy(ctx context.Context, up guard.Upload, number int, src guard.CopySource) error {
+	switch {
+	case src.ETag == "":
+		return b.reject(opCopy, up.Key, errors.New("a source without its ETag"))
+	case src.Offset < 0, src.Size < 0, src.Offset > 0 && src.Size == 0:
+		return b.reject(opCopy, up.Key, fmt.Errorf("%d bytes at %d are no range of the source", src.Size, src.Offset))
+	}
+	if err := b.checkETag(opCopy, up.Key, src.ETag); err != nil {
+		return err
+	}
+	if err := guard.CheckKey(src.Key); err != nil {
+		return b.reject(opCopy, up.Key, fmt.Errorf("the source: %w", err))
+	}
+	return b.checkPart(ctx, opCopy, up, number)
+}
+
+// checkComplete is checkPart for the completion of an upload.
+func (b bucket) checkComplete(ctx context.Context, up guard.Upload, req guard.CompleteRequest) error {
+	if err := b.checkCondition(opComplete, up.Key, req.Condition); err != nil {
+		return err
+	}
+	if len(req.Parts) == 0 {
+		return b.reject(opComplete, up.Key, errors.New("no parts; an empty object is one empty part"))
+	}
+	if sum := req.Checksum; sum != (guard.Checksum{}) {
+		if sum.Algorithm == "" || sum.Value == "" {
+			return b.reject(opComplete, up.Key, fmt.Errorf("checksum %+v is half of one", sum))
+		}
+		if err := b.checkFullChecksum(opComplete, up.Key, sum.Algorithm); err != nil {
+			return err
+		}
+	}
+	return b.checkPart(ctx, opComplete, up, 1)
+}
+
+// listing is what a listing asks for, for the messages about it.
+func listing(opts guard.ListOptions) op {
+	if opts.Versions {
+		return opVersions
+	}
+	return opList
+}
+
+// checkList refuses a listing that S3 does not know.
+func (b bucket) checkList(ctx context.Context, opts guard.ListOptions) error {
+	o := listing(opts)
+	if opts.Versions && opts.Delimiter != "" {
+		return b.reject(o, opts.Prefix, errors.New("a delimiter together with versions"))
+	}
+	for _, k := range []string{opts.StartAfter, opts.Delimiter} {
+		if k == "" {
+			continue
+		}
+		if err := guard.CheckKey(k); err != nil {
+			return b.reject(o, opts.Prefix, err)
+		}
+	}
+	return b.checkPrefix(ctx, o, opts.Prefix)
+}
+
+// checkPrefix is checkKey for a key's beginning, which may be empty.
+func (b bucket) checkPrefix(ctx context.Context, o op, prefix string) error {
+	if prefix == "" {
+		return b.checkContext(ctx, o, prefix)
+	}
+	return b.checkKey(ctx, o, prefix)
 }
 
 const printableRule = "only printable ASCII, with no space at either end, travels unchanged in a header"
@@ -242,18 +373,47 @@ func notMetadataKey(r rune) bool {
 // features names what a write asks of a store beyond storing the bytes, since
 // a 501 does not.
 func features(req guard.PutRequest) string {
-	f := []string{"If-Match"}
-	if req.Condition.Absent() {
-		f[0] = "If-None-Match"
+	return strings.Join(append(conditionFeature(req.Condition), headerFeatures(req.SSE, req.Headers, req.Tags)...), ", ")
+}
+
+func conditionFeature(c guard.Condition) []string {
+	if c.Absent() {
+		return []string{"If-None-Match"}
 	}
-	if req.SSE != "" {
-		f = append(f, "encryption "+req.SSE)
+	return []string{"If-Match"}
+}
+
+func headerFeatures(sse string, h guard.Headers, tags map[string]string) []string {
+	var f []string
+	if sse != "" {
+		f = append(f, "encryption "+sse)
 	}
-	if req.Headers.StorageClass != "" {
-		f = append(f, "storage class "+req.Headers.StorageClass)
+	if h.StorageClass != "" {
+		f = append(f, "storage class "+h.StorageClass)
 	}
-	if len(req.Tags) > 0 {
+	if h.WebsiteRedirect != "" {
+		f = append(f, "website redirect")
+	}
+	if len(tags) > 0 {
 		f = append(f, "tags")
+	}
+	return f
+}
+
+// uploadFeatures is features for the beginning of a multipart upload.
+func uploadFeatures(req guard.UploadRequest) string {
+	f := append([]string{"multipart upload"}, headerFeatures(req.SSE, req.Headers, req.Tags)...)
+	if req.Checksum != "" {
+		f = append(f, "full-object "+req.Checksum)
+	}
+	return strings.Join(f, ", ")
+}
+
+// completeFeatures is features for the end of a multipart upload.
+func completeFeatures(req guard.CompleteRequest) string {
+	f := append(conditionFeature(req.Condition), "multipart upload")
+	if req.Checksum.Value != "" {
+		f = append(f, "full-object "+req.Checksum.Algorithm)
 	}
 	return strings.Join(f, ", ")
 }

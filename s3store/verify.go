@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/s3fence/s3fence/guard"
@@ -27,6 +28,24 @@ func fullChecksum(kind string, value func(name string) string) guard.Checksum {
 		}
 	}
 	return guard.Checksum{}
+}
+
+// rangeHeader asks for a part of the bytes.
+func rangeHeader(o guard.ReadOptions) string {
+	if o.Size == 0 {
+		return fmt.Sprintf("bytes=%d-", o.Offset)
+	}
+	return fmt.Sprintf("bytes=%d-%d", o.Offset, o.Offset+o.Size-1)
+}
+
+// wholeSize reads the object's size off the Content-Range of a part of it, -1
+// where it does not say.
+func wholeSize(contentRange string) int64 {
+	_, total, _ := strings.Cut(contentRange, "/")
+	if n, err := strconv.ParseInt(total, 10, 64); err == nil {
+		return n
+	}
+	return -1
 }
 
 // A verifier is a body that ends with io.EOF only when it was size bytes long

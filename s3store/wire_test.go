@@ -228,7 +228,7 @@ func TestAnswers(t *testing.T) {
 				r.one(t)
 				_, err := reader.Head(t.Context(), "k", guard.HeadOptions{})
 				only(t, "head", err, c.want)
-				_, _, err = reader.Get(t.Context(), "k")
+				_, _, err = reader.Get(t.Context(), "k", guard.ReadOptions{})
 				only(t, "get", err, c.want)
 				if n := len(r.requests()); n != 3 {
 					t.Errorf("%d requests for a put, a head and a get", n)
@@ -236,7 +236,7 @@ func TestAnswers(t *testing.T) {
 				if c.code == "" {
 					return
 				}
-				for v, err := range reader.Versions(t.Context(), "k") {
+				for v, err := range guard.Versions(t.Context(), reader, "k") {
 					only(t, fmt.Sprint("versions: ", v), err, c.want)
 				}
 				var api smithy.APIError
@@ -391,9 +391,9 @@ func TestRefusedLocally(t *testing.T) {
 			only(t, "put", err, guard.ErrRejected)
 			_, err = s.Head(t.Context(), key, guard.HeadOptions{})
 			only(t, "head", err, guard.ErrRejected)
-			_, _, err = s.Get(t.Context(), key)
+			_, _, err = s.Get(t.Context(), key, guard.ReadOptions{})
 			only(t, "get", err, guard.ErrRejected)
-			for _, err := range s.Versions(t.Context(), key) {
+			for _, err := range guard.Versions(t.Context(), s, key) {
 				only(t, "versions", err, guard.ErrRejected)
 			}
 		}
@@ -579,7 +579,7 @@ func TestHeadAndGetOnTheWire(t *testing.T) {
 			if err != nil || fmt.Sprint(obj) != fmt.Sprint(want) {
 				t.Errorf("head: %v\n got %+v\nwant %+v", err, obj, want)
 			}
-			obj, body, err := s.Get(t.Context(), "k")
+			obj, body, err := s.Get(t.Context(), "k", guard.ReadOptions{})
 			if err != nil || fmt.Sprint(obj) != fmt.Sprint(want) {
 				t.Fatalf("get: %v\n got %+v\nwant %+v", err, obj, want)
 			}
@@ -655,7 +655,7 @@ func TestGetVerifies(t *testing.T) {
 
 func read(t *testing.T, s guard.Store, good bool) {
 	t.Helper()
-	_, body, err := s.Get(t.Context(), "k")
+	_, body, err := s.Get(t.Context(), "k", guard.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -686,7 +686,7 @@ func TestDeleteMarker(t *testing.T) {
 			if !obj.DeleteMarker || obj.VersionID != "d1" {
 				t.Errorf("head: %+v", obj)
 			}
-			obj, _, err = s.Get(t.Context(), "k")
+			obj, _, err = s.Get(t.Context(), "k", guard.ReadOptions{})
 			only(t, "get", err, guard.ErrNotFound)
 			if sdk.name == "aws" && !obj.DeleteMarker {
 				t.Errorf("get: %+v", obj)
@@ -727,7 +727,7 @@ func TestVersionsPages(t *testing.T) {
 			s := sdk.open(client{url: r.URL}, t)
 			before := len(r.requests())
 			var got []string
-			for v, err := range s.Versions(t.Context(), "a+b c") {
+			for v, err := range guard.Versions(t.Context(), s, "a+b c") {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -754,7 +754,7 @@ func TestVersionsEndless(t *testing.T) {
 		_, _ = io.WriteString(w, "<ListVersionsResult><IsTruncated>true</IsTruncated></ListVersionsResult>")
 	})
 	n := 0
-	for _, err := range (client{url: r.URL}).aws(t).Versions(t.Context(), "k") {
+	for _, err := range guard.Versions(t.Context(), (client{url: r.URL}).aws(t), "k") {
 		if err == nil {
 			t.Error("a version out of nowhere")
 		}

@@ -10,7 +10,11 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/spf13/cobra"
@@ -37,8 +41,13 @@ type app struct {
 	aws     *aws.Config
 	local   *localstack.Local
 	said    bool // something went to standard output
+
+	terminal io.Writer                // standard error, when somebody is watching
+	shown    atomic.Pointer[progress] // on it
+
 	closers []func() error
 
+	fenceMaxAge time.Duration            // --fence-max-age
 	skipProfile bool                     // --no-profile
 	profiles    map[string]guard.Profile // read, by bucket
 }
@@ -54,7 +63,8 @@ var settings = []struct{ flag, env, usage string }{
 	{"addressing", "", "bucket in the path or the host name: auto, path, virtual (auto: path when an endpoint is set)"},
 	{"issuer", "S3FENCE_ISSUER", "where tokens come from: dynamodb://TABLE (default dynamodb://s3fence) [S3FENCE_ISSUER]"},
 	{"local", "S3FENCE_LOCAL", "embedded store and issuer kept in `DIR`: no account, no server [S3FENCE_LOCAL]"},
-	{"root", "S3FENCE_ROOT", "where the store's profile is kept, s3://`BUCKET/PREFIX` (default: the top of the bucket) [S3FENCE_ROOT]"},
+	{"root", "S3FENCE_ROOT", "where scope fences and the store's profile are kept, s3://`BUCKET/PREFIX` (default: the top of the bucket) [S3FENCE_ROOT]"},
+	{"request-payer", "", "requester: agree to be charged, as requester-pays buckets demand"},
 	{"token", "S3FENCE_TOKEN", "fencing token, or @FILE that holds it [S3FENCE_TOKEN]"},
 	{"scope", "S3FENCE_SCOPE", "take a fresh token of this scope for this command [S3FENCE_SCOPE]"},
 }
@@ -85,10 +95,15 @@ func (a *app) main(ctx context.Context, args []string) int {
 		// A flag that can't be read ends the reading of flags.
 		a.json = a.json || slices.Contains(args, "--json")
 	}
-	for _, c := range a.closers {
-		err = errors.Join(err, c())
+	if !errors.As(err, new(reportedError)) {
+		a.report(err)
 	}
-	a.report(err)
+	for _, c := range a.closers {
+		if cerr := c(); cerr != nil {
+			a.report(cerr)
+			err = errors.Join(err, cerr)
+		}
+	}
 	if err != nil && a.json && !a.said {
 		op := strings.ReplaceAll(strings.TrimPrefix(c.CommandPath(), "s3fence "), " ", "-")
 		f := failureJSON{Op: op, failure: newFailure(err)}
@@ -111,7 +126,8 @@ newer owner has written, can't overwrite the newer data.
 Exit codes: 0 done, 1 failed, 2 usage, 10 stale, 11 replayed, 12 token missing
 or malformed, 13 object unfenced, its record corrupt, or fence lost, 14 issuer
 or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown,
-18 issuer refuses, 130 interrupted.`,
+18 issuer refuses, 130 interrupted. Of several objects the worst counts: 16, then
+10, then the first.`,
 		Example: `  # 1. upload under a fresh token, with nothing to start and no account
   s3fence put --local ./demo --scope nightly/report report.csv s3://demo/report.csv
 
@@ -133,12 +149,42 @@ or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown,
 		a.flags.String(s.flag, "", s.usage)
 	}
 	a.flags.BoolVar(&a.skipProfile, "no-profile", false, "write to a store that is not AWS although nobody has proven it [S3FENCE_NO_PROFILE]")
+	a.flags.DurationVar(&a.fenceMaxAge, "fence-max-age", guard.DefaultFenceMaxAge, "how old a reading of the scope fence a write may rely on; 0 reads it at every write")
 	a.flags.BoolVar(&a.json, "json", false, "one JSON object a line on standard output")
 	a.flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
 	a.flags.BoolVarP(&a.verbose, "verbose", "v", false, "log each request to standard error")
 	a.flags.StringVar(&a.logFmt, "log-format", "", "text or json [S3FENCE_LOG]")
-	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.doctorCommand(), a.demoCommand())
+	fixed(root, "addressing", "auto", "path", "virtual")
+	fixed(root, "log-format", "text", "json")
+	fixed(root, "request-payer", "requester")
+	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.lsCommand(), a.rmCommand(), a.adoptCommand(), a.claimCommand(), a.doctorCommand(), a.demoCommand())
+	completionExamples(root)
 	return root
+}
+
+// completionExamples puts examples into the help of cobra's own command.
+func completionExamples(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Example = `  # 1. for this shell only
+  source <(s3fence completion bash)
+
+  # 2. for every new zsh
+  s3fence completion zsh > "${fpath[1]}/_s3fence"`
+		for _, shell := range c.Commands() {
+			switch shell.Name() {
+			case "fish":
+				shell.Example = "  # 1. for this shell only\n  s3fence completion fish | source"
+			case "powershell":
+				shell.Example = "  # 1. for this shell only\n  s3fence completion powershell | Out-String | Invoke-Expression"
+			default:
+				shell.Example = "  # 1. for this shell only\n  source <(s3fence completion " + shell.Name() + ")"
+			}
+		}
+	}
 }
 
 // version is the module's, as the go command stamped it.
@@ -154,6 +200,7 @@ func (a *app) start() error {
 	if a.logFmt == "" {
 		a.logFmt = a.getenv("S3FENCE_LOG")
 	}
+	a.watch()
 	opts := &slog.HandlerOptions{Level: slog.LevelWarn}
 	switch {
 	case a.verbose && a.quiet:
@@ -175,6 +222,9 @@ func (a *app) start() error {
 		if f := a.flags.Lookup(s.flag); f.Changed && f.Value.String() == "" && s.flag != "token" {
 			return usagef("--%s is empty", s.flag)
 		}
+	}
+	if payer, _ := a.setting("request-payer"); payer != "" && payer != "requester" {
+		return usagef("--request-payer %q is not requester", payer)
 	}
 	a.ran = true
 	return nil
@@ -213,14 +263,22 @@ func (a *app) sayEnd(v any, text string, err error) error {
 
 // report prints an error, and what can be done about it, to standard error.
 func (a *app) report(err error) {
-	if err == nil {
-		return
+	if err != nil {
+		a.reportLine(err)
+		a.hint(err)
 	}
+}
+
+func (a *app) reportLine(err error) {
 	prefix := "s3fence: "
 	if refused(err) {
 		prefix += "refused: "
 	}
-	fmt.Fprintf(a.stderr, "%s%s\n", prefix, oneLine(err.Error()))
+	fmt.Fprintf(a.stderr, "%s%s\n", prefix, printable(oneLine(err.Error())))
+}
+
+// hint prints what can be done about an error.
+func (a *app) hint(err error) {
 	var hints []string
 	var r *guard.Refusal
 	var i *issuer.Error
@@ -233,7 +291,7 @@ func (a *app) report(err error) {
 		hints = []string{"s3fence help shows the commands, s3fence help COMMAND one with an example"}
 	}
 	for _, h := range hints {
-		fmt.Fprintf(a.stderr, "s3fence: hint: %s\n", h)
+		fmt.Fprintf(a.stderr, "s3fence: hint: %s\n", printable(oneLine(h)))
 	}
 }
 
@@ -241,6 +299,30 @@ func (a *app) report(err error) {
 func oneLine(s string) string { return strings.Join(strings.FieldsFunc(s, isNewline), "; ") }
 
 func isNewline(r rune) bool { return r == '\n' || r == '\r' }
+
+// printable escapes what a terminal would obey, or not show: keys may hold
+// anything.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, unprintable) && utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case unprintable(r):
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		default:
+			b.WriteRune(r)
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+func unprintable(r rune) bool { return !strconv.IsPrint(r) }
 
 // usageError is a wrong call.
 type usageError struct{ error }

@@ -131,7 +131,7 @@ func (a *app) demo(ctx context.Context) (err error) {
 		return err
 	}
 
-	_, body, err := g.Get(ctx, key)
+	_, body, err := g.Get(ctx, key, nil)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -109,11 +108,19 @@ func (a *app) prove(ctx context.Context, target string, quick, save bool, show f
 		return j, err
 	}
 	j.Endpoint = s.endpoint
-	rootBucket, root, err := a.root(bucket)
+	rootBucket, root, err := a.profileRoot(bucket)
 	if err != nil {
 		return j, err
 	}
-	opts := &probe.Options{Quick: quick, Progress: a.progress()}
+	var bar *progress
+	defer func() { bar.end() }()
+	opts := &probe.Options{Quick: quick, Progress: func(done, total int, property string) {
+		if bar == nil {
+			bar = a.progress("proving", int64(total), checks)
+		}
+		bar.describe("proving " + property)
+		bar.at(int64(done))
+	}}
 	if rootBucket == bucket {
 		opts.Prefix = root
 	}
@@ -124,9 +131,7 @@ func (a *app) prove(ctx context.Context, target string, quick, save bool, show f
 		t.Remove = func(ctx context.Context, key string) error { return s.local.Remove(ctx, bucket, key) }
 	}
 	r, err := probe.Run(ctx, t, opts)
-	if a.progressing() {
-		fmt.Fprintf(a.stderr, "\r\x1b[K")
-	}
+	bar.end()
 	j.Verdict, j.Limits, j.UniqueETags, j.ETagKinds = string(r.Verdict), r.Limits, r.UniqueETags, r.ETagKinds
 	j.Millis = r.Duration.Milliseconds()
 	for _, c := range r.Checks {
@@ -153,7 +158,7 @@ func (a *app) prove(ctx context.Context, target string, quick, save bool, show f
 }
 
 func (a *app) saveProfile(ctx context.Context, endpoint, bucket string, j doctorJSON) (string, error) {
-	rootBucket, root, err := a.root(bucket)
+	rootBucket, root, err := a.profileRoot(bucket)
 	if err != nil {
 		return "", err
 	}
@@ -180,8 +185,7 @@ func (a *app) saveProfile(ctx context.Context, endpoint, bucket string, j doctor
 }
 
 // root returns where s3fence's own objects for bucket are: --root, else the
-// top of the bucket. A root in another bucket serves several, so it has a
-// folder for each.
+// top of the bucket.
 func (a *app) root(bucket string) (rootBucket, prefix string, err error) {
 	text, _ := a.setting("root")
 	if text == "" {
@@ -190,11 +194,17 @@ func (a *app) root(bucket string) (rootBucket, prefix string, err error) {
 	if rootBucket, prefix, err = parseURL(text); err != nil {
 		return "", "", fmt.Errorf("--root: %w", err)
 	}
-	prefix = strings.TrimRight(prefix, "/")
+	return rootBucket, strings.TrimRight(prefix, "/"), nil
+}
+
+// profileRoot returns where the profile of bucket is: under the root. One in
+// another bucket serves several, so it has a folder for each.
+func (a *app) profileRoot(bucket string) (rootBucket, prefix string, err error) {
+	rootBucket, prefix, err = a.root(bucket)
 	if rootBucket != bucket {
 		prefix = strings.TrimLeft(prefix+"/"+bucket, "/")
 	}
-	return rootBucket, prefix, nil
+	return rootBucket, prefix, err
 }
 
 // An opened is a bucket, and what it takes to prove it.
@@ -222,7 +232,7 @@ func (a *app) openStore(ctx context.Context, bucket string) (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	o := opened{store: s3store.New(client, bucket, nil), endpoint: awsEndpoint, client: client}
+	o := opened{store: s3store.New(client, bucket, &s3store.Options{RequestPayer: a.payer()}), endpoint: awsEndpoint, client: client}
 	if e := client.Options().BaseEndpoint; e != nil {
 		if o.endpoint, err = endpointHost(*e); err != nil {
 			return opened{}, err
@@ -252,7 +262,7 @@ func (a *app) profileSource(ctx context.Context, bucket string, s opened) (guard
 	if off || err != nil || s.endpoint == awsEndpoint || s.endpoint == localEndpoint {
 		return nil, err
 	}
-	rootBucket, root, err := a.root(bucket)
+	rootBucket, root, err := a.profileRoot(bucket)
 	if err != nil {
 		return nil, err
 	}
@@ -291,25 +301,6 @@ func (a *app) noProfile() (bool, error) {
 		return true, nil
 	default:
 		return false, usagef("S3FENCE_NO_PROFILE is %q; it is 1 or 0", v)
-	}
-}
-
-// progressing: only for a person who is watching.
-func (a *app) progressing() bool {
-	f, ok := a.stderr.(*os.File)
-	if !ok || a.quiet || a.json {
-		return false
-	}
-	fi, err := f.Stat()
-	return err == nil && fi.Mode()&os.ModeCharDevice != 0
-}
-
-func (a *app) progress() func(done, total int, property string) {
-	if !a.progressing() {
-		return nil
-	}
-	return func(done, total int, property string) {
-		fmt.Fprintf(a.stderr, "\r\x1b[Kproving %d of %d: %s", min(done+1, total), total, property)
 	}
 }
 

@@ -74,6 +74,25 @@ func exitCode(err error) int {
 	return exit
 }
 
+// badness orders the errors of several objects: the exit code is that of one
+// of unknown outcome, else of a stale one, else of the first.
+func badness(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case exitCode(err) == exitCode(guard.ErrOutcomeUnknown):
+		return 3
+	case exitCode(err) == exitCode(guard.ErrStale):
+		return 2
+	}
+	return 1
+}
+
+// A reportedError is one that standard error has got already.
+type reportedError struct{ error }
+
+func (e reportedError) Unwrap() error { return e.error }
+
 func refused(err error) bool {
 	_, _, r := outcomeOf(err)
 	return r

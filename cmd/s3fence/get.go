@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,35 +30,73 @@ type getJSON struct {
 }
 
 func (a *app) getCommand() *cobra.Command {
-	return &cobra.Command{
+	var floor string
+	c := &cobra.Command{
 		Use:   "get URL DST",
 		Short: "Download an object through the guard",
 		Long: `Get downloads URL to the file DST, or into the folder DST, or to standard output
 for -. The whole file appears, with its checksum verified where the store keeps
 one, or none does. A deleted object (a tombstone) is not found. An object
-without a fence record is downloaded, with a warning.`,
+without a fence record is downloaded, with a warning.
+
+With --min-token, an object that is older than what the reader has seen already
+is refused (exit 10): it was set back around the guard, or a cache or a replica
+lags behind. So is one that is not fenced, or of another scope or issuer than
+the token's (a bare number says nothing of those).`,
 		Example: `  # 1. to a file, and into a folder under the object's own name
   s3fence get s3://bucket/reports/today.csv today.csv
-  s3fence get s3://bucket/reports/today.csv downloads/`,
+  s3fence get s3://bucket/reports/today.csv downloads/
+
+  # 2. what was written with token 48, or later
+  s3fence get --min-token 48 s3://bucket/reports/today.csv today.csv`,
 		Args: nargs("URL", "DST"),
-		RunE: func(c *cobra.Command, args []string) error { return a.get(c.Context(), args[0], args[1]) },
 	}
+	floorFlag(c, &floor)
+	c.RunE = func(c *cobra.Command, args []string) error { return a.get(c.Context(), args[0], args[1], floor) }
+	return c
+}
+
+func floorFlag(c *cobra.Command, floor *string) {
+	c.Flags().StringVar(floor, "min-token", "", "refuse what was written before `N`: a number, number.sequence, or a token's text or @FILE")
+}
+
+// getOptions reads the text of --min-token.
+func getOptions(floor string) (*guard.GetOptions, error) {
+	if floor == "" {
+		return nil, nil
+	}
+	if strings.Contains(floor, ":") || strings.HasPrefix(floor, "@") {
+		t, err := readToken(floor)
+		return &guard.GetOptions{Floor: t.Floor()}, err
+	}
+	number, sequence, found := strings.Cut(floor, ".")
+	if !found {
+		sequence = "1"
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	s, serr := strconv.ParseInt(sequence, 10, 64)
+	if err != nil || serr != nil || n < 1 || s < 1 {
+		return nil, usagef("--min-token %q is neither a number such as 48, nor number.sequence such as 48.2, nor a token", floor)
+	}
+	return &guard.GetOptions{Floor: guard.Floor{Fence: guard.Fence{Number: n, Sequence: s}}}, nil
 }
 
 func (a *app) catCommand() *cobra.Command {
-	return &cobra.Command{
+	var floor string
+	c := &cobra.Command{
 		Use:   "cat URL",
 		Short: "Write an object to standard output",
 		Long: `Cat writes the bytes of URL to standard output. They are written as they come: if
 it exits with anything but 0, what was written is not the whole object, or did
-not match its checksum.`,
+not match its checksum. Of --min-token, s3fence help get says more.`,
 		Example: `  # 1. look at the first lines
   s3fence cat s3://bucket/reports/today.csv | head`,
-		Args: nargs("URL"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.cat(c.Context(), args[0])
-		},
+		Args:              nargs("URL"),
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
+	floorFlag(c, &floor)
+	c.RunE = func(c *cobra.Command, args []string) error { return a.cat(c.Context(), args[0], floor) }
+	return c
 }
 
 type writerFunc func([]byte) (int, error)
@@ -66,23 +105,27 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // cat prints bytes only: a line of JSON behind them would spoil them.
-func (a *app) cat(ctx context.Context, url string) error {
+func (a *app) cat(ctx context.Context, url, floor string) error {
+	opts, err := getOptions(floor)
+	if err != nil {
+		return err
+	}
 	g, key, err := a.openObject(ctx, url)
 	if err != nil {
 		return err
 	}
-	_, err = a.fetch(ctx, g, key, writerFunc(func(p []byte) (int, error) {
+	_, err = a.fetch(ctx, g, key, opts, writerFunc(func(p []byte) (int, error) {
 		a.said = true // so that a failure later on adds no JSON to the bytes
 		return a.stdout.Write(p)
-	}))
+	}), false)
 	return err
 }
 
-func (a *app) get(ctx context.Context, url, dst string) error {
+func (a *app) get(ctx context.Context, url, dst, floor string) error {
 	if dst == "-" {
-		return a.cat(ctx, url)
+		return a.cat(ctx, url, floor)
 	}
-	info, file, err := a.getFile(ctx, url, dst)
+	info, file, err := a.getFile(ctx, url, dst, floor)
 	j := getJSON{Op: "get", URL: url, fenceJSON: newFenceJSON(info.Record), Requests: info.Requests}
 	if err != nil {
 		j.failure = newFailure(err)
@@ -90,7 +133,7 @@ func (a *app) get(ctx context.Context, url, dst string) error {
 	}
 	j.Outcome, j.File, j.Unfenced, j.Bytes = "fetched", file, info.Record == nil, &info.Size
 	j.ETag, j.Version = strings.Trim(info.ETag, `"`), info.VersionID
-	return a.say(j, fmt.Sprintf("fetched %s to %s: %s, %d bytes", url, file, fenceText(info.Record), info.Size))
+	return a.say(j, fmt.Sprintf("fetched %s to %s: %s, %d bytes", printable(url), printable(file), fenceText(info.Record), info.Size))
 }
 
 func fenceText(r *guard.Record) string {
@@ -100,7 +143,11 @@ func fenceText(r *guard.Record) string {
 	return fmt.Sprintf("token %s (scope %s)", r.Fence(), r.Scope)
 }
 
-func (a *app) getFile(ctx context.Context, url, dst string) (info guard.Info, name string, err error) {
+func (a *app) getFile(ctx context.Context, url, dst, floor string) (info guard.Info, name string, err error) {
+	opts, err := getOptions(floor)
+	if err != nil {
+		return info, "", err
+	}
 	g, key, err := a.openObject(ctx, url)
 	if err != nil {
 		return info, "", err
@@ -117,7 +164,7 @@ func (a *app) getFile(ctx context.Context, url, dst string) (info guard.Info, na
 			err = errors.Join(err, removeGone(tmp.Name()))
 		}
 	}()
-	info, err = a.fetch(ctx, g, key, tmp)
+	info, err = a.fetch(ctx, g, key, opts, tmp, true)
 	if err == nil {
 		err = tmp.Sync()
 	}
@@ -145,15 +192,20 @@ func target(dst, key string) (string, error) {
 	return filepath.Join(dst, base), nil
 }
 
-// fetch writes the object's bytes to w.
-func (a *app) fetch(ctx context.Context, g *guard.Guard, key string, w io.Writer) (guard.Info, error) {
-	info, body, err := g.Get(ctx, key)
+// fetch writes the object's bytes to w; show says that its progress may be shown.
+func (a *app) fetch(ctx context.Context, g *guard.Guard, key string, opts *guard.GetOptions, w io.Writer, show bool) (guard.Info, error) {
+	info, body, err := g.Get(ctx, key, opts)
 	if err != nil {
 		return info, err
 	}
 	defer body.Close()
 	if info.Record == nil {
 		a.log.WarnContext(ctx, "the object is not fenced", "url", info.URL)
+	}
+	if show {
+		bar := a.progress("fetching", max(info.Size, unknown), byteCount)
+		defer bar.end()
+		w = bar.writer(w)
 	}
 	n, err := io.Copy(w, body)
 	if info.Size < 0 {

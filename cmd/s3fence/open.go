@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go/logging"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/s3fence/s3fence/guard"
 	"github.com/s3fence/s3fence/issuer"
@@ -71,7 +72,23 @@ func (a *app) openGuard(ctx context.Context, bucket string) (*guard.Guard, error
 	if err != nil {
 		return nil, err
 	}
-	return guard.New(s.store, &guard.Options{Logger: a.log, Profile: source}), nil
+	o := guard.Options{Logger: a.log, Profile: source, FenceMaxAge: a.fenceMaxAge}
+	if o.FenceMaxAge <= 0 {
+		o.FenceMaxAge = guard.EveryWrite
+	}
+	rootBucket, root, err := a.root(bucket)
+	if err != nil {
+		return nil, err
+	}
+	o.Root = root
+	if rootBucket != bucket {
+		r, err := a.openStore(ctx, rootBucket)
+		if err != nil {
+			return nil, err
+		}
+		o.RootStore = r.store
+	}
+	return guard.New(s.store, &o), nil
 }
 
 func (a *app) s3Client(ctx context.Context) (*s3.Client, error) {
@@ -89,7 +106,16 @@ func (a *app) s3Client(ctx context.Context) (*s3.Client, error) {
 		// Not a line of the SDK's for each object that was stored without a checksum.
 		o.DisableLogOutputChecksumValidationSkipped = true
 		o.Region = regionOr(o.Region, o.BaseEndpoint)
+		if a.payer() { // also in what doctor asks around our own store
+			o.APIOptions = append(o.APIOptions, smithyhttp.SetHeaderValue("X-Amz-Request-Payer", "requester"))
+		}
 	}), nil
+}
+
+// payer reports whether the requester agrees to be charged.
+func (a *app) payer() bool {
+	payer, _ := a.setting("request-payer")
+	return payer != ""
 }
 
 // regionOr gives endpoints that are not AWS the region that they expect when
@@ -179,9 +205,10 @@ func (a *app) openIssuer(ctx context.Context) (scopeMaker, error) {
 	return issuer.OpenDynamoDB(ctx, client, table)
 }
 
-// token returns the token to write with: the one given, or a fresh one of the
-// scope given. A flag beats the environment; there, a token beats a scope.
-func (a *app) token(ctx context.Context) (tok guard.Token, fresh bool, err error) {
+// token returns the token to write with through g: the one given, or a fresh
+// one of the scope given, which is held against the scope fence. A flag beats
+// the environment; there, a token beats a scope.
+func (a *app) token(ctx context.Context, g *guard.Guard) (tok guard.Token, fresh bool, err error) {
 	text, textFlag := a.setting("token")
 	scope, scopeFlag := a.setting("scope")
 	switch {
@@ -198,8 +225,8 @@ func (a *app) token(ctx context.Context) (tok guard.Token, fresh bool, err error
 		if err != nil {
 			return tok, false, err
 		}
-		tok, err = iss.Issue(ctx, scope)
-		return tok, true, err
+		tok, err = g.Issue(ctx, iss, scope)
+		return tok, err == nil, err
 	}
 	return tok, false, &guard.Refusal{Reason: guard.ErrMissingToken, URL: "this write", Cures: []string{
 		"give the token you hold: --token TOKEN, --token @FILE or S3FENCE_TOKEN",

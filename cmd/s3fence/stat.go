@@ -91,7 +91,7 @@ func (j statJSON) text() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, value)
+			fmt.Fprintf(w, "%s\t%s\n", name, printable(value))
 		}
 	}
 	row("url", j.URL)

@@ -37,7 +37,7 @@ func (n naive) Put(ctx context.Context, tok guard.Token, key string, body guard.
 		if try > 0 {
 			time.Sleep(n.backoff(try))
 		}
-		obj, r, err := n.store.Get(ctx, key)
+		obj, r, err := n.store.Get(ctx, key, guard.ReadOptions{})
 		var held guard.Record
 		switch {
 		case errors.Is(err, guard.ErrNotFound):

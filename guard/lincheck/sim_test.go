@@ -163,10 +163,10 @@ func (n *network) Head(ctx context.Context, key string, opts guard.HeadOptions) 
 }
 
 // Get implements [guard.Store].
-func (n *network) Get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
+func (n *network) Get(ctx context.Context, key string, opts guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
 	what, f, r := n.draw(ctx, n.gets)
 	a := n.send(ctx, f, r, what+" GET", func() (a answer) {
-		a.obj, a.body, a.err = n.Store.Get(context.Background(), key)
+		a.obj, a.body, a.err = n.Store.Get(context.Background(), key, opts)
 		return a
 	})
 	if f == noRecord {
@@ -198,8 +198,8 @@ func (n *network) Put(ctx context.Context, key string, req guard.PutRequest) (gu
 	return a.put, a.err
 }
 
-// Versions implements [guard.Store].
-func (n *network) Versions(context.Context, string) iter.Seq2[guard.Version, error] {
+// List implements [guard.Store].
+func (n *network) List(context.Context, guard.ListOptions) iter.Seq2[guard.Listed, error] {
 	panic("nobody deletes around the guard here")
 }
 
@@ -326,7 +326,7 @@ func simulate(t *testing.T, seed uint64, sub subject) *run {
 				continue
 			}
 			ids := &source{r: rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24), byte(i), 2})}
-			writers[i] = guard.New(net, &guard.Options{MaxAttempts: attempts, Backoff: backoff, Rand: ids})
+			writers[i] = guard.New(net, &guard.Options{MaxAttempts: attempts, Backoff: backoff, Rand: ids, FenceMaxAge: guard.EveryWrite})
 		}
 		w := &lincheck.Workload{
 			Seed: seed, Key: key, Writers: writers,

@@ -234,7 +234,7 @@ func (w *Workload) Read(ctx context.Context, h *History, client, op int, statOnl
 			info, o.Err = w.Reader.Stat(ctx, w.Key)
 		} else {
 			var body io.ReadCloser
-			if info, body, o.Err = w.Reader.Get(ctx, w.Key); o.Err == nil {
+			if info, body, o.Err = w.Reader.Get(ctx, w.Key, nil); o.Err == nil {
 				var b []byte
 				b, o.Err = io.ReadAll(body)
 				o.Err = errors.Join(o.Err, body.Close())

@@ -43,7 +43,7 @@ func guarded(s guard.Store) *guard.Guard { return guard.New(s, nil) }
 
 func content(t *testing.T, s guard.Store, key string) string {
 	t.Helper()
-	_, r, err := guarded(s).Get(t.Context(), key)
+	_, r, err := guarded(s).Get(t.Context(), key, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

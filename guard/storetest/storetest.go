@@ -44,6 +44,12 @@ type Harness struct {
 	// versions, and a function that deletes the newest version of a key
 	// around the guard, so that a delete marker stands.
 	Versioned func(t *testing.T) (s guard.Store, remove func(t *testing.T, key string))
+	// ListsMetadata says that List gives user metadata when it is asked for.
+	// Default false: where it does, it must be right.
+	ListsMetadata bool
+	// PageSize, if set, is how many entries the store lists in one answer at
+	// most; the suite then writes and lists a few more, which takes a while.
+	PageSize int
 	// Known names sub-tests, as "Keys/lead" without the outer test's name,
 	// that this store is known to fail, with the reason. They are skipped
 	// and the reason printed.
@@ -63,6 +69,7 @@ func Run(t *testing.T, h Harness) {
 	h.run(t, "RacingCreators", h.racingCreators)
 	h.run(t, "RacingReplacers", h.racingReplacers)
 	h.run(t, "ReadAfterWrite", h.readAfterWrite)
+	h.run(t, "GetRange", h.ranges)
 	h.run(t, "NotTorn", h.notTorn)
 	h.run(t, "Cancelled", h.cancelled)
 	h.run(t, "Keys", h.keys)
@@ -73,6 +80,23 @@ func Run(t *testing.T, h Harness) {
 	h.run(t, "URL", h.url)
 	h.run(t, "VersionedDeleteMarker", h.deleteMarker)
 	h.run(t, "VersionedList", h.versions)
+	h.run(t, "List", h.list)
+	h.run(t, "ListDelimiter", h.listDelimiter)
+	h.run(t, "ListVersions", h.listVersions)
+	h.run(t, "ListMetadata", h.listMetadata)
+	h.run(t, "ListPages", h.listPages)
+	h.run(t, "ListCancelled", h.listCancelled)
+	h.run(t, "Multipart", h.multipart)
+	h.run(t, "MultipartConditions", h.multipartConditions)
+	h.run(t, "MultipartRace", h.multipartRace)
+	h.run(t, "MultipartAgainstPut", h.multipartAgainstPut)
+	h.run(t, "MultipartAbort", h.multipartAbort)
+	h.run(t, "MultipartMissing", h.multipartMissing)
+	h.run(t, "MultipartHeaders", h.multipartHeaders)
+	h.run(t, "MultipartChecksum", h.multipartChecksum)
+	h.run(t, "MultipartCancelled", h.multipartCancelled)
+	h.run(t, "CopyPart", h.copyPart)
+	h.run(t, "Uploads", h.uploads)
 	h.run(t, "GuardWriteRule", h.writeRule)
 	h.run(t, "GuardPausedWriter", h.pausedWriter)
 	h.run(t, "GuardSameBytes", h.sameBytesAll)
@@ -126,7 +150,7 @@ func put(t *testing.T, s guard.Store, key string, c guard.Condition, body string
 // get reads an object to its end. The error is that of Get or of the first
 // Read or Close to fail.
 func get(ctx context.Context, s guard.Store, key string) (guard.Object, []byte, error) {
-	obj, r, err := s.Get(ctx, key)
+	obj, r, err := s.Get(ctx, key, guard.ReadOptions{})
 	if err != nil {
 		return obj, nil, err
 	}
@@ -175,6 +199,7 @@ func same(t *testing.T, how string, obj guard.Object, w written) {
 		{"content disposition", obj.ContentDisposition, w.h.ContentDisposition},
 		{"content language", obj.ContentLanguage, w.h.ContentLanguage},
 		{"cache control", obj.CacheControl, w.h.CacheControl},
+		{"expires", obj.Expires, w.h.Expires},
 	} {
 		if x[1] != x[2] && (x[0] != "content type" || x[2] != "") { // stores have a default for it
 			t.Errorf("%s: %s %q, want %q", how, x[0], x[1], x[2])
@@ -187,7 +212,7 @@ func absent(t *testing.T, s guard.Store, key string) {
 	if obj, err := s.Head(t.Context(), key, guard.HeadOptions{}); !errors.Is(err, guard.ErrNotFound) {
 		t.Errorf("head %q: %v %v, want %v", key, obj, err, guard.ErrNotFound)
 	}
-	_, r, err := s.Get(t.Context(), key)
+	_, r, err := s.Get(t.Context(), key, guard.ReadOptions{})
 	if !errors.Is(err, guard.ErrNotFound) {
 		t.Errorf("get %q: %v, want %v", key, err, guard.ErrNotFound)
 	}
@@ -215,6 +240,7 @@ func (h Harness) roundTrip(t *testing.T) {
 		ContentDisposition: `attachment; filename="a b.csv"`,
 		ContentLanguage:    "en, de",
 		CacheControl:       "max-age=60, must-revalidate",
+		Expires:            "Tue, 01 Dec 2026 10:00:00 GMT",
 		// 2,000 bytes of keys and values, of the 2,048 that S3 allows.
 		Metadata: map[string]string{
 			guard.RecordKey: strings.Repeat("r", 239),
@@ -236,7 +262,7 @@ func (h Harness) roundTrip(t *testing.T) {
 			w = put(t, s, key, guard.IfMatch(w.res.ETag), body, guard.Headers{})
 			stands(t, s, key, w)
 			// A reader that stops early leaves nothing broken behind.
-			_, r, err := s.Get(t.Context(), key)
+			_, r, err := s.Get(t.Context(), key, guard.ReadOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -264,7 +290,7 @@ func (h Harness) noCondition(t *testing.T) {
 func (h Harness) notFound(t *testing.T) {
 	s := h.Open(t)
 	absent(t, s, "missing")
-	for v, err := range s.Versions(t.Context(), "missing") {
+	for v, err := range guard.Versions(t.Context(), s, "missing") {
 		t.Errorf("versions of a missing key: %v %v", v, err)
 	}
 	// A key is no folder: what is below it doesn't make it exist.
@@ -346,17 +372,6 @@ func (h Harness) metadata(t *testing.T) {
 			stands(t, s, "k", written{[]byte("x"), ours, res})
 		})
 	}
-}
-
-func (h Harness) tags(t *testing.T) {
-	s := h.Open(t)
-	req := request(guard.IfAbsent(), []byte("x"), meta("n", "1"))
-	req.Tags = map[string]string{"team": "data eng", "cost:center": "a+b/c=d"}
-	res, err := s.Put(t.Context(), "k", req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stands(t, s, "k", written{[]byte("x"), meta("n", "1"), res})
 }
 
 const (
@@ -441,7 +456,9 @@ func (h Harness) notTorn(t *testing.T) {
 	var (
 		wg    sync.WaitGroup
 		done  = make(chan struct{})
-		etags [writes + 1]string // by write, read only once the readers have ended
+		read  = make(chan struct{}, 1) // there was one
+		ended = make(chan struct{})    // there will be no more
+		etags [writes + 1]string       // by write, read only once the readers have ended
 		seen  [2 * readers]map[string]string
 	)
 	w := put(t, s, "k", guard.IfAbsent(), string(bodies[0]), meta("n", "0"))
@@ -472,9 +489,17 @@ func (h Harness) notTorn(t *testing.T) {
 					return
 				}
 				seen[r][obj.Metadata["n"]+" "+obj.ETag] = fmt.Sprint(obj.Size)
+				select {
+				case read <- struct{}{}:
+				default:
+				}
 			}
 		})
 	}
+	go func() {
+		wg.Wait()
+		close(ended)
+	}()
 	for i := 1; i <= writes; i++ {
 		res, err := s.Put(t.Context(), "k", request(guard.IfMatch(etags[i-1]), bodies[i], meta("n", fmt.Sprint(i))))
 		if err != nil {
@@ -482,9 +507,15 @@ func (h Harness) notTorn(t *testing.T) {
 			break
 		}
 		etags[i] = res.ETag
+		if i%10 == 0 { // a store may be quicker than the readers start
+			select {
+			case <-read:
+			case <-ended:
+			}
+		}
 	}
 	close(done)
-	wg.Wait()
+	<-ended
 	reads := 0
 	for r := range seen {
 		for k, size := range seen[r] {
@@ -512,7 +543,7 @@ func (h Harness) cancelled(t *testing.T) {
 	refused(t, err, context.Canceled)
 	_, err = s.Head(ctx, "k", guard.HeadOptions{})
 	refused(t, err, context.Canceled)
-	_, r, err := s.Get(ctx, "k")
+	_, r, err := s.Get(ctx, "k", guard.ReadOptions{})
 	refused(t, err, context.Canceled)
 	if err == nil {
 		_ = r.Close()
@@ -520,7 +551,7 @@ func (h Harness) cancelled(t *testing.T) {
 	_, err = s.Settings(ctx)
 	refused(t, err, context.Canceled)
 	n := 0
-	for _, err := range s.Versions(ctx, "k") {
+	for _, err := range guard.Versions(ctx, s, "k") {
 		refused(t, err, context.Canceled)
 		n++
 	}
@@ -593,7 +624,7 @@ func (h Harness) keys(t *testing.T) {
 				refused(t, err, guard.ErrPreconditionFailed)
 				w = put(t, s, k.key, guard.IfMatch(w.res.ETag), k.name+" again", ours)
 				stands(t, s, k.key, w)
-				for v, err := range s.Versions(t.Context(), k.key) {
+				for v, err := range guard.Versions(t.Context(), s, k.key) {
 					if err != nil {
 						t.Errorf("versions: %v", err)
 					} else if v.ETag != w.res.ETag {
@@ -767,7 +798,7 @@ func (h Harness) versions(t *testing.T) {
 
 	var got []string
 	ids := map[string]bool{}
-	for v, err := range s.Versions(t.Context(), "k") {
+	for v, err := range guard.Versions(t.Context(), s, "k") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -806,7 +837,7 @@ func (h Harness) versions(t *testing.T) {
 		t.Errorf("versions %q, want %q, newest first, %q being the delete marker", got, want, "")
 	}
 	// The caller stops when it has seen enough.
-	for range s.Versions(t.Context(), "k") {
+	for range guard.Versions(t.Context(), s, "k") {
 		break
 	}
 }

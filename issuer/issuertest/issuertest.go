@@ -19,6 +19,13 @@ type Issuer interface {
 	CreateScope(ctx context.Context, scope string) (id guard.IssuerID, created bool, err error)
 }
 
+// A Peeker can tell how far a counter is. Issuers need not be one.
+type Peeker interface {
+	// Peek returns the scope's issuer id and the last number that it gave, 0 for
+	// none. It takes no number, and makes no counter.
+	Peek(ctx context.Context, scope string) (guard.IssuerID, int64, error)
+}
+
 // A Harness says how to reach the issuer under test.
 type Harness struct {
 	// Open returns one more client of the same counters, as another process
@@ -45,6 +52,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("no counter", h.noCounter)
 	t.Run("invalid scope", h.invalidScope)
 	t.Run("canceled", h.canceled)
+	t.Run("peek", h.peek)
 	t.Run("all distinct", h.allDistinct)
 	t.Run("crash", h.crash)
 }
@@ -186,6 +194,42 @@ func (h Harness) canceled(t *testing.T) {
 		t.Errorf("got %s, %v", tok, err)
 	}
 	issue(t, iss, scope)
+}
+
+// peek changes nothing, and sees what any client took.
+func (h Harness) peek(t *testing.T) {
+	iss, other := h.Open(t), h.Open(t)
+	p, ok := other.(Peeker)
+	if !ok {
+		t.Skip("left out: the issuer is no Peeker")
+	}
+	scope := h.scope(t, iss)
+	var id guard.IssuerID
+	for want := range int64(4) {
+		for range 2 {
+			got, n, err := p.Peek(t.Context(), scope)
+			if err != nil || n != want || got == (guard.IssuerID{}) || want > 0 && got != id {
+				t.Fatalf("peek: issuer %s, %d, %v; want %s, %d", got, n, err, id, want)
+			}
+			id = got
+		}
+		if tok := issue(t, iss, scope); tok.Number() != want+1 || tok.Issuer() != id {
+			t.Fatalf("after a peek at %d: %s", want, tok)
+		}
+	}
+	for range 2 {
+		if _, n, err := p.Peek(t.Context(), "suite/never-peeked"); !errors.Is(err, guard.ErrIssuerRefuses) || n != 0 {
+			t.Errorf("no counter: %d, %v", n, err)
+		}
+	}
+	if _, _, err := p.Peek(t.Context(), "a b"); !errors.Is(err, guard.ErrInvalid) {
+		t.Errorf("invalid scope: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, n, err := p.Peek(ctx, scope); !errors.Is(err, context.Canceled) || n != 0 {
+		t.Errorf("canceled: %d, %v", n, err)
+	}
 }
 
 func (h Harness) allDistinct(t *testing.T) {

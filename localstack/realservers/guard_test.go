@@ -66,7 +66,7 @@ func TestPausedWriter(t *testing.T) {
 
 func read(t *testing.T, g *guard.Guard, key string) []byte {
 	t.Helper()
-	_, r, err := g.Get(t.Context(), key)
+	_, r, err := g.Get(t.Context(), key, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func linRun(t *testing.T, m *servers.Server, seed uint64, issue func(context.Con
 	}
 
 	written = []lincheck.Written{}
-	for v, err := range sdks["aws"](t, m, bucket).Versions(t.Context(), key) {
+	for v, err := range guard.Versions(t.Context(), sdks["aws"](t, m, bucket), key) {
 		if err != nil {
 			t.Fatal(err)
 		}

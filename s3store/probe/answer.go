@@ -85,6 +85,14 @@ func statusOf(err error) (status int, code string) {
 	return status, code
 }
 
+// denied reports whether the store did not allow a request. A policy that
+// leaves no way around a guard allows no deletes and no copies, which the
+// guard never makes and the probe can do without.
+func denied(err error) bool {
+	status, _ := statusOf(err)
+	return errors.Is(err, guard.ErrDenied) || status == http.StatusForbidden
+}
+
 // meaning gives an error of the SDK's own the sentinel that a guard.Store
 // would have given it.
 func meaning(err error) error {

@@ -159,7 +159,11 @@ func (p *probe) overMarker(ctx context.Context) (finding, error) {
 	}
 	var lost, create string
 	for i := range 2 {
-		if _, err := p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &key}, once); err != nil {
+		_, err := p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &key}, once)
+		switch {
+		case denied(err):
+			return found(Skipped, "not allowed to delete: %s", words(err)), nil
+		case err != nil:
 			return finding{}, step("delete an object", err)
 		}
 		obj, err := p.Store.Head(ctx, key, guard.HeadOptions{})
@@ -215,7 +219,7 @@ func (p *probe) overMarker(ctx context.Context) (finding, error) {
 // underMarker looks for w's record in the versions under the marker.
 func (p *probe) underMarker(ctx context.Context, key string, w written) (string, error) {
 	marker := false
-	for v, err := range p.Store.Versions(ctx, key) {
+	for v, err := range guard.Versions(ctx, p.Store, key) {
 		if err != nil {
 			if a := judge(err); a == none && !errors.Is(err, guard.ErrDenied) || a == failed {
 				return "", err

@@ -41,9 +41,12 @@ func (p *probe) clean(ctx context.Context) {
 	default:
 		c.Verdict, c.Got = Info, "this store has no way to remove objects: they stay under "+p.Store.URL(p.root)
 	}
-	if err != nil {
+	switch {
+	case denied(err):
+		c.Verdict, c.Got = Warn, fmt.Sprintf("not allowed to delete (%s): whoever may can remove what is left under %s", words(err), p.Store.URL(p.root))
+	case err != nil:
 		c.Verdict, c.Got = Warn, fmt.Sprintf("some are left under %s: %v", p.Store.URL(p.root), words(err))
-	} else if c.Got == "" {
+	case c.Got == "":
 		c.Got = fmt.Sprintf("%d keys removed", left)
 	}
 	c.Duration = time.Since(begin)

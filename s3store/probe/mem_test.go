@@ -18,6 +18,7 @@ import (
 
 // A liar is an honest bucket in memory but for what its lies say.
 type liar struct {
+	guard.Store // nil: what the probe does not call
 	lies
 
 	mu      sync.Mutex
@@ -77,8 +78,8 @@ func (l *liar) Settings(context.Context) (guard.Settings, error) {
 	return guard.Settings{Versioning: guard.VersioningOff}, nil
 }
 
-func (l *liar) Versions(context.Context, string) iter.Seq2[guard.Version, error] {
-	return func(func(guard.Version, error) bool) {}
+func (l *liar) List(context.Context, guard.ListOptions) iter.Seq2[guard.Listed, error] {
+	return func(func(guard.Listed, error) bool) {}
 }
 
 func (l *liar) find(key string) (stored, error) {
@@ -106,7 +107,7 @@ func (l *liar) Head(ctx context.Context, key string, _ guard.HeadOptions) (guard
 	return o.obj, err
 }
 
-func (l *liar) Get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
+func (l *liar) Get(ctx context.Context, key string, _ guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
 	if err := ctx.Err(); err != nil {
 		return guard.Object{}, nil, err
 	}

@@ -50,7 +50,7 @@ func (p *probe) create(ctx context.Context, name string) (string, written, error
 // read gets an object whole. One too long for anything of the probe's small
 // objects is cut.
 func (p *probe) read(ctx context.Context, key string) (guard.Object, []byte, error) {
-	obj, r, err := p.Store.Get(ctx, key)
+	obj, r, err := p.Store.Get(ctx, key, guard.ReadOptions{})
 	if err != nil {
 		return obj, nil, err
 	}

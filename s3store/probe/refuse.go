@@ -93,12 +93,18 @@ func (p *probe) ifMatchMissing(ctx context.Context) (finding, error) {
 	}
 	missing := p.key("missing")
 	keys := []struct{ name, key string }{{"a key that never was", missing}}
+	note := ""
 	// Where versions are kept, deleting leaves a marker: delete-marker's matter.
 	if p.S3 != nil && p.versioning == "" {
-		if _, err := p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &key}, once); err != nil {
+		_, err := p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &key}, once)
+		switch {
+		case denied(err):
+			note = "; not tried on a deleted key, since deletes are not allowed"
+		case err != nil:
 			return finding{}, step("delete an object", err)
+		default:
+			keys = append(keys, struct{ name, key string }{"a key that was deleted", key})
 		}
-		keys = append(keys, struct{ name, key string }{"a key that was deleted", key})
 	}
 	var f finding
 	for _, k := range keys {
@@ -118,6 +124,7 @@ func (p *probe) ifMatchMissing(ctx context.Context) (finding, error) {
 			return f, err
 		}
 	}
+	f.got += note
 	return f, nil
 }
 
@@ -415,7 +422,10 @@ func (p *probe) checksumRefused(ctx context.Context) (finding, error) {
 	key := p.key("crc")
 	w := p.content("crc")
 	wrong := "AAAAAA=="
-	_, err := p.S3.PutObject(ctx, w.input(p.Bucket, key, func(in *s3.PutObjectInput) { in.ChecksumCRC32C = &wrong }), once)
+	_, err := p.S3.PutObject(ctx, w.input(p.Bucket, key, func(in *s3.PutObjectInput) {
+		in.ChecksumCRC32C = &wrong
+		in.IfNoneMatch = aws.String("*") // or a policy may refuse it for that
+	}), once)
 	switch judge(err) {
 	case took:
 		return found(Warn, "a wrong CRC-32C is taken: bytes that change on the way go unseen"), nil
@@ -440,7 +450,10 @@ func (p *probe) conditionalDelete(ctx context.Context) (finding, error) {
 	}
 	wrong := neverETag(w.etag)
 	_, err = p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &key, IfMatch: &wrong}, once)
-	if judge(err) == none {
+	switch {
+	case denied(err):
+		return found(Skipped, "not allowed to delete: %s", words(err)), nil
+	case judge(err) == none:
 		return finding{}, err
 	}
 	_, herr := p.Store.Head(ctx, key, guard.HeadOptions{})
@@ -507,7 +520,10 @@ func (p *probe) conditionalCopy(ctx context.Context) (finding, error) {
 		in := &s3.CopyObjectInput{Bucket: &p.Bucket, Key: &dst, CopySource: aws.String(p.Bucket + "/" + src)}
 		c.set(in)
 		_, err := p.S3.CopyObject(ctx, in, once)
-		if judge(err) == none {
+		switch {
+		case denied(err):
+			return found(Skipped, "not allowed to copy: %s", words(err)), nil
+		case judge(err) == none:
 			return finding{}, err
 		}
 		word := "honoured"

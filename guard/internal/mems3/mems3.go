@@ -1,7 +1,8 @@
 // Package mems3 is an S3 bucket in memory, for tests: what S3 does and the
 // embedded store does not. ETags are the MD5 of the bytes, unless SSE-KMS is
 // asked for or the bucket is set otherwise; versions are kept where they are
-// turned on; a delete then leaves a marker. Hooks are where tests put faults.
+// turned on; a delete then leaves a marker. Multipart uploads are S3's too, the
+// ETag of parts included. Hooks are where tests put faults.
 package mems3
 
 import (
@@ -12,12 +13,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"iter"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+	"unicode/utf8"
 
 	"github.com/s3fence/s3fence/guard"
 )
@@ -29,26 +31,40 @@ type Store struct {
 	// Bucket is what Settings answers, and what the bucket then does.
 	Bucket guard.Settings
 
-	// Before is called with each request ("head", "get", "put", "versions")
-	// before it is decided; an error is the answer. After is called once a
-	// Put was applied; an error replaces the answer.
+	// SmallParts allows every part of an upload to be under S3's 5 MiB, which
+	// are refused at the completion otherwise.
+	SmallParts bool
+	// ForgetRefused throws away an upload whose completion was refused by its
+	// condition, as AWS does after some conflicts. Otherwise it stays.
+	ForgetRefused bool
+	// ListsMetadata has List give the metadata that it is asked for.
+	ListsMetadata bool
+
+	// Before is called with each request ("head", "get", "put", "list", "tags",
+	// "create-upload", "upload-part", "copy-part", "complete", "abort",
+	// "uploads") before it is decided; an error is the answer. After is called
+	// once a put or a request of an upload was applied; an error replaces the
+	// answer. The key of a "list" or "uploads" is the prefix.
 	Before, After func(op, key string) error
 
 	// Puts and Heads count the requests, those that failed included.
 	Puts, Heads int
-	// Conditions are those of each Put, in order.
+	// Conditions are those of each Put and CompleteUpload, in order.
 	Conditions []guard.Condition
 
 	mu      sync.Mutex
 	objects map[string][]version // oldest first
 	written map[string][]Written
 	next    int
+	uploads []*upload // oldest first
+	begun   int
 }
 
 // Written is one write that became the object.
 type Written struct {
 	guard.Object
 	Body []byte
+	Tags map[string]string
 }
 
 type version struct {
@@ -70,13 +86,39 @@ func New() *Store {
 func (s *Store) URL(key string) string { return "s3://mem/" + key }
 
 // Settings implements [guard.Store].
-func (s *Store) Settings(context.Context) (guard.Settings, error) { return s.Bucket, nil }
+func (s *Store) Settings(ctx context.Context) (guard.Settings, error) { return s.Bucket, ctx.Err() }
 
 func (s *Store) before(op, key string) error {
 	if s.Before == nil {
 		return nil
 	}
 	return s.Before(op, key)
+}
+
+func (s *Store) after(op, key string) error {
+	if s.After == nil {
+		return nil
+	}
+	return s.After(op, key)
+}
+
+// check is what is refused of a key before anything is sent.
+func check(ctx context.Context, key string) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", guard.ErrNotSent, err)
+	}
+	if key == "" || len(key) > 1024 || !utf8.ValidString(key) {
+		return fmt.Errorf("key %.20q: %w", key, guard.ErrRejected)
+	}
+	return nil
+}
+
+func read(b guard.Body) ([]byte, error) {
+	body, err := io.ReadAll(b.Reader())
+	if err != nil || int64(len(body)) != b.Size() {
+		return nil, fmt.Errorf("body cut short: %v", err)
+	}
+	return body, nil
 }
 
 // newest returns the newest version, nil when the key was never written.
@@ -126,7 +168,7 @@ func (s *Store) Head(ctx context.Context, key string, opts guard.HeadOptions) (g
 }
 
 // Get implements [guard.Store].
-func (s *Store) Get(ctx context.Context, key string) (guard.Object, io.ReadCloser, error) {
+func (s *Store) Get(ctx context.Context, key string, opts guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
 	if err := ctx.Err(); err != nil {
 		return guard.Object{}, nil, err
 	}
@@ -135,11 +177,18 @@ func (s *Store) Get(ctx context.Context, key string) (guard.Object, io.ReadClose
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v, err := s.find(key, "")
-	if err != nil {
+	v, err := s.find(key, opts.VersionID)
+	switch size := int64(len(v.Body)); {
+	case err != nil:
 		return v.Object, nil, err
+	case opts.ETag != "" && opts.ETag != v.ETag:
+		return guard.Object{}, nil, fmt.Errorf("%s: %w", key, guard.ErrPreconditionFailed)
+	case !opts.Whole() && opts.Offset >= size:
+		return guard.Object{}, nil, fmt.Errorf("%s: bytes from %d of %d: %w", key, opts.Offset, size, guard.ErrRejected)
+	case opts.Size == 0 || opts.Size > size-opts.Offset:
+		opts.Size = size - opts.Offset
 	}
-	return v.Object, io.NopCloser(strings.NewReader(string(v.Body))), nil
+	return v.Object, io.NopCloser(strings.NewReader(string(v.Body[opts.Offset : opts.Offset+opts.Size]))), nil
 }
 
 // Put implements [guard.Store].
@@ -147,12 +196,12 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 	if err := req.Condition.Check(); err != nil {
 		return guard.PutResult{}, err
 	}
-	if err := ctx.Err(); err != nil {
-		return guard.PutResult{}, fmt.Errorf("%w: %w", guard.ErrNotSent, err)
+	if err := check(ctx, key); err != nil {
+		return guard.PutResult{}, err
 	}
-	body, err := io.ReadAll(req.Body.Reader())
-	if err != nil || int64(len(body)) != req.Body.Size() {
-		return guard.PutResult{}, fmt.Errorf("body cut short: %v", err)
+	body, err := read(req.Body)
+	if err != nil {
+		return guard.PutResult{}, err
 	}
 	s.mu.Lock()
 	s.Puts++
@@ -162,48 +211,78 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 		return guard.PutResult{}, err
 	}
 	res, err := s.apply(key, req, body)
-	if err == nil && s.After != nil {
-		if err := s.After("put", key); err != nil {
-			return guard.PutResult{}, err
-		}
+	if err == nil {
+		err = s.after("put", key)
 	}
-	return res, err
+	if err != nil {
+		return guard.PutResult{}, err
+	}
+	return res, nil
 }
 
 func (s *Store) apply(key string, req guard.PutRequest, body []byte) (guard.PutResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.holds(key, req.Condition); err != nil {
+		return guard.PutResult{}, err
+	}
+	sse, sum := s.sum(req.SSE, body)
+	return s.become(key, Written{
+		Object: guard.Object{
+			ETag: quote(sum, ""), SSE: sse, Headers: req.Headers, Checksum: checksum("CRC32C", body),
+		},
+		Body: body, Tags: req.Tags,
+	}), nil
+}
+
+// holds says what is wrong with a condition.
+func (s *Store) holds(key string, c guard.Condition) error {
 	old := s.newest(key)
 	live := old != nil && !old.marker
-	switch etag := req.Condition.ETag(); {
-	case req.Condition.Absent() && live:
-		return guard.PutResult{}, fmt.Errorf("%s: %w", key, guard.ErrPreconditionFailed)
+	switch etag := c.ETag(); {
+	case c.Absent() && live:
+		return fmt.Errorf("%s: %w", key, guard.ErrPreconditionFailed)
 	case etag != "" && !live:
-		return guard.PutResult{}, fmt.Errorf("%s: %w", key, guard.ErrNotFound)
+		return fmt.Errorf("%s: %w", key, guard.ErrNotFound)
 	case etag != "" && etag != old.ETag:
-		return guard.PutResult{}, fmt.Errorf("%s: %w", key, guard.ErrPreconditionFailed)
+		return fmt.Errorf("%s: %w", key, guard.ErrPreconditionFailed)
 	}
-	sse := req.SSE
+	return nil
+}
+
+// sum is the hash that is the ETag of b under the encryption that was asked
+// for, and the encryption.
+func (s *Store) sum(sse string, b []byte) (string, [md5.Size]byte) {
 	if sse == "" {
 		sse = s.Bucket.DefaultSSE
 	}
-	sum := md5.Sum(body)
+	sum := md5.Sum(b)
 	if s.Bucket.UniqueETags || sse == "aws:kms" || sse == "aws:kms:dsse" {
 		rand.Read(sum[:]) // never fails
 	}
-	checksum := guard.Checksum{Algorithm: "CRC32C"}
-	h := checksum.NewHash()
+	return sse, sum
+}
+
+func quote(sum [md5.Size]byte, suffix string) string {
+	return `"` + hex.EncodeToString(sum[:]) + suffix + `"`
+}
+
+func checksum(algorithm string, body []byte) guard.Checksum {
+	c := guard.Checksum{Algorithm: algorithm}
+	h := c.NewHash()
 	h.Write(body)
-	checksum.Value = base64.StdEncoding.EncodeToString(h.Sum(nil))
+	c.Value = base64.StdEncoding.EncodeToString(h.Sum(nil))
+	return c
+}
+
+// become makes w the object.
+func (s *Store) become(key string, w Written) guard.PutResult {
 	s.next++
-	v := version{id: strconv.Itoa(s.next), Written: Written{
-		Object: guard.Object{
-			ETag: `"` + hex.EncodeToString(sum[:]) + `"`, Size: int64(len(body)),
-			SSE: sse, Headers: req.Headers, Checksum: checksum,
-		},
-		Body: body,
-	}}
-	v.Metadata = maps.Clone(req.Headers.Metadata)
+	v := version{id: strconv.Itoa(s.next), Written: w}
+	v.Size = int64(len(w.Body))
+	v.LastModified = time.Now()
+	v.Metadata = maps.Clone(w.Metadata)
+	v.Tags = maps.Clone(w.Tags)
 	if s.Bucket.Versioning == guard.VersioningOn {
 		v.VersionID = v.id
 		s.objects[key] = append(s.objects[key], v)
@@ -211,26 +290,21 @@ func (s *Store) apply(key string, req guard.PutRequest, body []byte) (guard.PutR
 		s.objects[key] = []version{v}
 	}
 	s.written[key] = append(s.written[key], v.Written)
-	return guard.PutResult{ETag: v.ETag, VersionID: v.VersionID, SSE: sse}, nil
+	return guard.PutResult{ETag: v.ETag, VersionID: v.VersionID, SSE: v.SSE}
 }
 
-// Versions implements [guard.Store].
-func (s *Store) Versions(_ context.Context, key string) iter.Seq2[guard.Version, error] {
-	return func(yield func(guard.Version, error) bool) {
-		if err := s.before("versions", key); err != nil {
-			yield(guard.Version{}, err)
-			return
-		}
-		s.mu.Lock()
-		vs := s.objects[key]
-		s.mu.Unlock()
-		for i := len(vs) - 1; i >= 0; i-- {
-			v := guard.Version{ID: vs[i].id, ETag: vs[i].ETag, DeleteMarker: vs[i].marker, Latest: i == len(vs)-1}
-			if !yield(v, nil) {
-				return
-			}
-		}
+// Tags implements [guard.Store].
+func (s *Store) Tags(ctx context.Context, key, versionID string) (map[string]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
+	if err := s.before("tags", key); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.find(key, versionID)
+	return maps.Clone(v.Tags), err
 }
 
 // Remove deletes around the guard.
@@ -239,7 +313,9 @@ func (s *Store) Remove(key string) {
 	defer s.mu.Unlock()
 	if s.Bucket.Versioning == guard.VersioningOn {
 		s.next++
-		s.objects[key] = append(s.objects[key], version{id: strconv.Itoa(s.next), marker: true})
+		v := version{id: strconv.Itoa(s.next), marker: true}
+		v.LastModified = time.Now()
+		s.objects[key] = append(s.objects[key], v)
 	} else {
 		delete(s.objects, key)
 	}
