@@ -1,0 +1,345 @@
+# the -table policies are for the roles in AWS that use DynamoDB: MinIO takes no dynamodb actions
+# MinIO knows no conditions on If-Match and If-None-Match: nothing stops a writer who leaves the guard out from writing with no condition; only deletes and settings are denied
+# attach each to a user or a group, not to the bucket: MinIO looks at a bucket's policy only for requests without credentials
+
+resource "aws_dynamodb_resource_policy" "s3fence" {
+  resource_arn = "arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "DenyTable"
+        Effect    = "Deny"
+        Principal = "*"
+        Action = [
+          "dynamodb:BatchWriteItem",
+          "dynamodb:DeleteItem",
+          "dynamodb:PartiQLDelete",
+          "dynamodb:PartiQLInsert",
+          "dynamodb:PartiQLUpdate",
+          "dynamodb:PutItem",
+          "dynamodb:DeleteResourcePolicy",
+          "dynamodb:DeleteTable",
+          "dynamodb:PutResourcePolicy",
+          "dynamodb:UpdateTable",
+          "dynamodb:UpdateTimeToLive",
+        ]
+        Resource = ["arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"]
+        Condition = {
+          ArnNotLike = {
+            "aws:PrincipalArn" = ["arn:aws:iam::111122223333:role/admin"]
+          }
+        }
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_writer" {
+  name = "s3fence-bucket-writer"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Read"
+        Effect = "Allow"
+        Action = [
+          "s3:GetObject",
+          "s3:GetObjectTagging",
+          "s3:GetObjectVersion",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+        ]
+      },
+      {
+        Sid    = "Write"
+        Effect = "Allow"
+        Action = [
+          "s3:AbortMultipartUpload",
+          "s3:ListMultipartUploadParts",
+          "s3:PutObject",
+          "s3:PutObjectTagging",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/scopes/nightly.json",
+          "arn:aws:s3:::bucket/.s3fence/scopes/nightly/report.json",
+        ]
+      },
+      {
+        Sid    = "List"
+        Effect = "Allow"
+        Action = [
+          "s3:ListBucket",
+          "s3:ListBucketVersions",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "Settings"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketLocation",
+          "s3:GetBucketVersioning",
+          "s3:GetEncryptionConfiguration",
+          "s3:ListBucketMultipartUploads",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "DenyDeletes"
+        Effect = "Deny"
+        Action = [
+          "s3:DeleteObject",
+          "s3:DeleteObjectVersion",
+          "s3:ReplicateDelete",
+          "s3:ReplicateObject",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+        ]
+      },
+      {
+        Sid    = "DenySettings"
+        Effect = "Deny"
+        Action = [
+          "s3:DeleteBucket",
+          "s3:DeleteBucketPolicy",
+          "s3:PutBucketPolicy",
+          "s3:PutBucketVersioning",
+          "s3:PutEncryptionConfiguration",
+          "s3:PutLifecycleConfiguration",
+          "s3:PutReplicationConfiguration",
+          "s3:ForceDeleteBucket",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid      = "DenyProfile"
+        Effect   = "Deny"
+        Action   = ["s3:PutObject"]
+        Resource = ["arn:aws:s3:::bucket/.s3fence/profile.json"]
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_writer_table" {
+  name = "s3fence-bucket-writer-table"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Tokens"
+        Effect = "Allow"
+        Action = [
+          "dynamodb:GetItem",
+          "dynamodb:UpdateItem",
+        ]
+        Resource = ["arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"]
+        Condition = {
+          "ForAllValues:StringEquals" = {
+            "dynamodb:LeadingKeys" = [
+              "nightly",
+              "nightly/report",
+            ]
+          }
+          Null = {
+            "dynamodb:LeadingKeys" = "false"
+          }
+        }
+      },
+      {
+        Sid      = "Table"
+        Effect   = "Allow"
+        Action   = ["dynamodb:DescribeTable"]
+        Resource = ["arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"]
+      },
+      {
+        Sid      = "DenyOtherScopes"
+        Effect   = "Deny"
+        Action   = ["dynamodb:UpdateItem"]
+        Resource = ["arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"]
+        Condition = {
+          "ForAnyValue:StringNotEquals" = {
+            "dynamodb:LeadingKeys" = [
+              "nightly",
+              "nightly/report",
+            ]
+          }
+        }
+      },
+      {
+        Sid    = "DenyTable"
+        Effect = "Deny"
+        Action = [
+          "dynamodb:BatchWriteItem",
+          "dynamodb:DeleteItem",
+          "dynamodb:PartiQLDelete",
+          "dynamodb:PartiQLInsert",
+          "dynamodb:PartiQLUpdate",
+          "dynamodb:PutItem",
+          "dynamodb:DeleteResourcePolicy",
+          "dynamodb:DeleteTable",
+          "dynamodb:PutResourcePolicy",
+          "dynamodb:UpdateTable",
+          "dynamodb:UpdateTimeToLive",
+          "dynamodb:CreateTable",
+          "dynamodb:ImportTable",
+          "dynamodb:RestoreTableFromAwsBackup",
+          "dynamodb:RestoreTableFromBackup",
+          "dynamodb:RestoreTableToPointInTime",
+        ]
+        Resource = ["arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"]
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_reader" {
+  name = "s3fence-bucket-reader"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Read"
+        Effect = "Allow"
+        Action = [
+          "s3:GetObject",
+          "s3:GetObjectTagging",
+          "s3:GetObjectVersion",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+        ]
+      },
+      {
+        Sid    = "List"
+        Effect = "Allow"
+        Action = [
+          "s3:ListBucket",
+          "s3:ListBucketVersions",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "Settings"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketLocation",
+          "s3:GetBucketVersioning",
+          "s3:GetEncryptionConfiguration",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "DenyWrites"
+        Effect = "Deny"
+        Action = [
+          "s3:DeleteObject",
+          "s3:DeleteObjectVersion",
+          "s3:ReplicateDelete",
+          "s3:ReplicateObject",
+          "s3:PutObject",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+        ]
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_admin" {
+  name = "s3fence-bucket-admin"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Read"
+        Effect = "Allow"
+        Action = [
+          "s3:GetObject",
+          "s3:GetObjectTagging",
+          "s3:GetObjectVersion",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+        ]
+      },
+      {
+        Sid    = "List"
+        Effect = "Allow"
+        Action = [
+          "s3:ListBucket",
+          "s3:ListBucketVersions",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "Settings"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketLocation",
+          "s3:GetBucketVersioning",
+          "s3:GetEncryptionConfiguration",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "AdminObjects"
+        Effect = "Allow"
+        Action = [
+          "s3:DeleteObject",
+          "s3:DeleteObjectVersion",
+          "s3:AbortMultipartUpload",
+          "s3:ListMultipartUploadParts",
+          "s3:PutObject",
+          "s3:PutObjectTagging",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+        ]
+      },
+      {
+        Sid    = "AdminBuckets"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketObjectLockConfiguration",
+          "s3:GetLifecycleConfiguration",
+          "s3:GetReplicationConfiguration",
+          "s3:ListBucketMultipartUploads",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_admin_table" {
+  name = "s3fence-bucket-admin-table"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "AdminTable"
+        Effect = "Allow"
+        Action = [
+          "dynamodb:CreateTable",
+          "dynamodb:DescribeTable",
+          "dynamodb:GetItem",
+          "dynamodb:UpdateItem",
+          "dynamodb:PutItem",
+        ]
+        Resource = ["arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"]
+      },
+    ]
+  })
+}
