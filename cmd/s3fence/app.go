@@ -157,7 +157,7 @@ or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown,
 	fixed(root, "addressing", "auto", "path", "virtual")
 	fixed(root, "log-format", "text", "json")
 	fixed(root, "request-payer", "requester")
-	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.lsCommand(), a.rmCommand(), a.adoptCommand(), a.claimCommand(), a.doctorCommand(), a.policyCommand(), a.demoCommand())
+	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.lsCommand(), a.rmCommand(), a.adoptCommand(), a.claimCommand(), a.auditCommand(), a.doctorCommand(), a.policyCommand(), a.demoCommand())
 	completionExamples(root)
 	return root
 }

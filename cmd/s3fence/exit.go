@@ -34,6 +34,7 @@ var outcomes = []struct {
 	{guard.ErrExists, string(guard.ErrExists), 1, true},
 	{guard.ErrInvalid, string(guard.ErrInvalid), 2, false},
 	{errUsage, "usage", 2, false},
+	{errViolation, "violation", 1, false},
 	{context.Canceled, "interrupted", 130, false},
 	{context.DeadlineExceeded, "timeout", 1, false},
 	{guard.ErrNoBucket, "no-bucket", 1, false},
