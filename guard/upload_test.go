@@ -177,6 +177,42 @@ func TestUploadCompletion(t *testing.T) {
 	}
 }
 
+// Case 5: the upload is aborted behind our back while another object stands at
+// the key: that something is there proves nothing.
+func TestUploadAbortedBehindOurBack(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		there  func(m *mems3.Store)
+		reason guard.Reason
+	}{
+		{"theirs", func(m *mems3.Store) { m.Overwrite("k", "theirs", nil) }, guard.ErrUnfenced},
+		{"newer", func(m *mems3.Store) { mustPut(t, newGuard(m), 9, "k", "nine", nil) }, guard.ErrStale},
+		{"nothing", func(*mems3.Store) {}, ""},
+	} {
+		m := mems3.New()
+		m.Before = func(op, _ string) error {
+			if op == "complete" {
+				m.Before = nil
+				for up := range m.Uploads(t.Context(), "") {
+					if err := m.AbortUpload(t.Context(), up); err != nil {
+						t.Error(err)
+					}
+				}
+				tt.there(m)
+			}
+			return nil
+		}
+		b := noise(4, 20*mib)
+		res, err := newGuard(m).Put(t.Context(), token(t, 5), "k", guard.Bytes(b), nil)
+		if tt.reason != "" {
+			wantRefusal(t, err, tt.reason)
+		} else if err != nil || res.Outcome != guard.Created || m.Body("k") != string(b) {
+			t.Errorf("%s: %+v, %v", tt.name, res, err)
+		}
+		noUploads(t, m)
+	}
+}
+
 // Where a refused completion ends the upload, a file is sent again.
 func TestUploadForgotten(t *testing.T) {
 	m := mems3.New()

@@ -99,6 +99,7 @@ var motoKnown = map[string]string{
 	"MultipartRace/replacers":              motoIfMatch,
 	"MultipartRace/one-upload":             "moto answers 200 to a completion that comes again",
 	"MultipartAgainstPut/replacers":        motoIfMatch,
+	"GuardSameBytesInParts":                motoIfMatch + ": its profile says so, and a guard that reads it sends nothing in parts",
 	"MultipartAbort/new":                   motoMissing,
 	"MultipartAbort/replacing":             motoMissing,
 	"MultipartMissing/made-up":             motoMissing,

@@ -100,6 +100,7 @@ func Run(t *testing.T, h Harness) {
 	h.run(t, "GuardWriteRule", h.writeRule)
 	h.run(t, "GuardPausedWriter", h.pausedWriter)
 	h.run(t, "GuardSameBytes", h.sameBytesAll)
+	h.run(t, "GuardSameBytesInParts", h.sameBytesParts)
 	h.run(t, "GuardForeign", h.foreign)
 	h.run(t, "GuardFenceLost", h.fenceLost)
 	h.run(t, "GuardManyWriters", h.manyWriters)
