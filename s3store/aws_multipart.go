@@ -214,42 +214,16 @@ func (s *Store) AbortUpload(ctx context.Context, up guard.Upload) error {
 	return err
 }
 
-// Uploads yields what the store lists, as [guard.Store] says, in no order.
-//
-// MinIO takes the prefix for a whole key. So where it brings no other key, all
-// uploads of the bucket are listed as well; of those, MinIO has the ones that
-// were begun since its server started.
+// Uploads yields what the store lists, as [guard.Store] says, in no order. Of
+// those that are not at the very key, MinIO has the ones that were begun since
+// its server started.
 func (s *Store) Uploads(ctx context.Context, prefix string) iter.Seq2[guard.Upload, error] {
 	return func(yield func(guard.Upload, error) bool) {
 		if err := s.checkPrefix(ctx, opUploads, prefix); err != nil {
 			yield(guard.Upload{}, err)
 			return
 		}
-		seen := map[string]bool{}
-		wholeKey := prefix != ""
-		for up, err := range s.uploads(ctx, prefix) {
-			if err == nil && !strings.HasPrefix(up.Key, prefix) {
-				continue
-			}
-			if !yield(up, err) || err != nil {
-				return
-			}
-			wholeKey = wholeKey && up.Key == prefix
-			if wholeKey {
-				seen[up.ID] = true
-			}
-		}
-		if !wholeKey {
-			return
-		}
-		for up, err := range s.uploads(ctx, "") {
-			if err == nil && (!strings.HasPrefix(up.Key, prefix) || up.Key == prefix && seen[up.ID]) {
-				continue
-			}
-			if !yield(up, err) || err != nil {
-				return
-			}
-		}
+		uploadsUnder(prefix, func(prefix string) iter.Seq2[guard.Upload, error] { return s.uploads(ctx, prefix) })(yield)
 	}
 }
 

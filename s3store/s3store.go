@@ -18,6 +18,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -440,4 +441,37 @@ func unknowable(err error) bool {
 	}
 	return slices.ContainsFunc([]error{guard.ErrDenied, guard.ErrUnsupported, guard.ErrRejected, guard.ErrNotFound},
 		func(e error) bool { return errors.Is(err, e) })
+}
+
+// uploadsUnder yields the uploads that list finds by their keys' prefix. MinIO
+// takes it for a whole key, so where it brings no other key, all uploads of the
+// bucket are listed as well.
+func uploadsUnder(prefix string, list func(prefix string) iter.Seq2[guard.Upload, error]) iter.Seq2[guard.Upload, error] {
+	return func(yield func(guard.Upload, error) bool) {
+		seen := map[string]bool{}
+		wholeKey := prefix != ""
+		for up, err := range list(prefix) {
+			if err == nil && !strings.HasPrefix(up.Key, prefix) {
+				continue
+			}
+			if !yield(up, err) || err != nil {
+				return
+			}
+			wholeKey = wholeKey && up.Key == prefix
+			if wholeKey {
+				seen[up.ID] = true
+			}
+		}
+		if !wholeKey {
+			return
+		}
+		for up, err := range list("") {
+			if err == nil && (!strings.HasPrefix(up.Key, prefix) || up.Key == prefix && seen[up.ID]) {
+				continue
+			}
+			if !yield(up, err) || err != nil {
+				return
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package s3store_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,10 @@ type client struct {
 	// retries that the client is configured with, for nothing.
 	retries int
 	noCreds bool
-	opts    *s3store.Options
+	// checksums is when the SDK of AWS adds some. Default when supported, as
+	// config.LoadDefaultConfig sets it; left alone, nothing is checked.
+	checksums aws.RequestChecksumCalculation
+	opts      *s3store.Options
 }
 
 var errNoCreds = errors.New("the metadata service is out")
@@ -59,9 +63,8 @@ func (c client) aws(t *testing.T) guard.Store {
 		Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 			o.MaxAttempts, o.MaxBackoff = max(1, c.retries), time.Millisecond
 		}),
-		HTTPClient: &http.Client{Transport: c.transport},
-		// As config.LoadDefaultConfig sets it; left alone, nothing is checked.
-		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
+		HTTPClient:                 &http.Client{Transport: c.transport},
+		RequestChecksumCalculation: cmp.Or(c.checksums, aws.RequestChecksumCalculationWhenSupported),
 	}
 	if c.noCreds {
 		o.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
@@ -142,7 +145,7 @@ func create(ctx context.Context, s guard.Store) error {
 }
 
 var sentinels = []error{
-	guard.ErrNotFound, guard.ErrNoBucket, guard.ErrPreconditionFailed, guard.ErrConflict,
+	guard.ErrNotFound, guard.ErrNoBucket, guard.ErrPreconditionFailed, guard.ErrNoUpload, guard.ErrConflict,
 	guard.ErrNotSent, guard.ErrDenied, guard.ErrUnsupported, guard.ErrRejected,
 }
 
@@ -303,7 +306,8 @@ func TestPutOnTheWire(t *testing.T) {
 					Condition: guard.IfMatch(`"e1"`), Body: guard.Bytes([]byte("body")),
 					Headers: guard.Headers{
 						ContentType: "text/plain", ContentEncoding: "gzip", ContentDisposition: "inline",
-						ContentLanguage: "en", CacheControl: "no-store", StorageClass: "STANDARD_IA", Metadata: meta,
+						ContentLanguage: "en", CacheControl: "no-store", Expires: "Wed, 02 Dec 2026 10:00:00 GMT",
+						WebsiteRedirect: "/there", StorageClass: "STANDARD_IA", Metadata: meta,
 					},
 					SSE: "aws:kms", SSEKMSKeyID: "key-1", Tags: map[string]string{"k 1": "v&1", "l": ""},
 				})
@@ -320,6 +324,7 @@ func TestPutOnTheWire(t *testing.T) {
 				want := map[string]string{
 					"If-Match": `"e1"`, "If-None-Match": "", "Content-Type": "text/plain",
 					"Content-Disposition": "inline", "Content-Language": "en", "Cache-Control": "no-store",
+					"Expires": "Wed, 02 Dec 2026 10:00:00 GMT", "X-Amz-Website-Redirect-Location": "/there",
 					"X-Amz-Storage-Class": "STANDARD_IA", "X-Amz-Server-Side-Encryption": "aws:kms",
 					"X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id": "key-1",
 					"X-Amz-Tagging": "k+1=v%261&l=", "X-Amz-Request-Payer": "requester",
@@ -355,7 +360,7 @@ func TestPutOnTheWire(t *testing.T) {
 			if h.Get("If-None-Match") != "*" || h.Get("If-Match") != "" {
 				t.Errorf("If-None-Match %q, If-Match %q", h.Get("If-None-Match"), h.Get("If-Match"))
 			}
-			for _, k := range []string{"X-Amz-Request-Payer", "X-Amz-Tagging", "X-Amz-Server-Side-Encryption", "X-Amz-Storage-Class"} {
+			for _, k := range []string{"Expires", "X-Amz-Website-Redirect-Location", "X-Amz-Request-Payer", "X-Amz-Tagging", "X-Amz-Server-Side-Encryption", "X-Amz-Storage-Class"} {
 				if h.Get(k) != "" {
 					t.Errorf("%s: %q, nobody asked", k, h.Get(k))
 				}
@@ -371,6 +376,8 @@ func TestRefusedLocally(t *testing.T) {
 		"no condition":     func(r *guard.PutRequest) { r.Condition = guard.Condition{} },
 		"any object":       func(r *guard.PutRequest) { r.Condition = guard.IfMatch("*") },
 		"header injection": func(r *guard.PutRequest) { r.Headers.ContentType = "a\r\nx-amz-acl: public-read" },
+		"expires":          func(r *guard.PutRequest) { r.Headers.Expires = "soon\n" },
+		"website redirect": func(r *guard.PutRequest) { r.Headers.WebsiteRedirect = "/é" },
 		"metadata value":   func(r *guard.PutRequest) { r.Headers.Metadata = map[string]string{"a": "é"} },
 		"metadata key":     func(r *guard.PutRequest) { r.Headers.Metadata = map[string]string{"A": "e"} },
 		"key without sse":  func(r *guard.PutRequest) { r.SSEKMSKeyID = "key" },
@@ -393,6 +400,14 @@ func TestRefusedLocally(t *testing.T) {
 			only(t, "head", err, guard.ErrRejected)
 			_, _, err = s.Get(t.Context(), key, guard.ReadOptions{})
 			only(t, "get", err, guard.ErrRejected)
+			_, err = s.Tags(t.Context(), key, "")
+			only(t, "tags", err, guard.ErrRejected)
+			_, err = s.CreateUpload(t.Context(), key, guard.UploadRequest{})
+			only(t, "create", err, guard.ErrRejected)
+			only(t, "abort", s.AbortUpload(t.Context(), guard.Upload{Key: key, ID: "id"}), guard.ErrRejected)
+			if key == "" {
+				continue // that is every key
+			}
 			for _, err := range guard.Versions(t.Context(), s, key) {
 				only(t, "versions", err, guard.ErrRejected)
 			}
@@ -564,14 +579,17 @@ func TestHeadAndGetOnTheWire(t *testing.T) {
 			r := serve(t, objectAnswer("123456789", map[string]string{
 				"Content-Type": "text/plain", "Content-Encoding": "gzip", "Content-Disposition": "inline",
 				"Content-Language": "en", "Cache-Control": "no-store", "x-amz-storage-class": "GLACIER_IR",
-				"x-amz-meta-fence-token": "r1", "x-amz-meta-empty": "", "x-amz-version-id": "v1",
+				"Expires": "Wed, 02 Dec 2026 11:00:00 GMT", "x-amz-website-redirect-location": "/there",
+				"x-amz-server-side-encryption-aws-kms-key-id": "key-1",
+				"x-amz-meta-fence-token":                      "r1", "x-amz-meta-empty": "", "x-amz-version-id": "v1",
 				"x-amz-server-side-encryption": "aws:kms", "x-amz-checksum-crc32c": "4waSgw==", "x-amz-checksum-type": "FULL_OBJECT",
 			}))
 			want := guard.Object{
-				ETag: `"e"`, Size: 9, VersionID: "v1", LastModified: time.Date(2026, 12, 2, 10, 0, 0, 0, time.UTC), SSE: "aws:kms",
+				ETag: `"e"`, Size: 9, VersionID: "v1", LastModified: time.Date(2026, 12, 2, 10, 0, 0, 0, time.UTC), SSE: "aws:kms", SSEKMSKeyID: "key-1",
 				Headers: guard.Headers{
 					ContentType: "text/plain", ContentEncoding: "gzip", ContentDisposition: "inline", ContentLanguage: "en",
-					CacheControl: "no-store", StorageClass: "GLACIER_IR", Metadata: map[string]string{"fence-token": "r1", "empty": ""},
+					CacheControl: "no-store", Expires: "Wed, 02 Dec 2026 11:00:00 GMT", WebsiteRedirect: "/there",
+					StorageClass: "GLACIER_IR", Metadata: map[string]string{"fence-token": "r1", "empty": ""},
 				},
 			}
 			s := sdk.open(client{url: r.URL, opts: &s3store.Options{RequestPayer: true}, transport: &http.Transport{}}, t)
