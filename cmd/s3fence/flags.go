@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 
+	humanize "github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -78,7 +80,11 @@ type manyFlags struct {
 	failFast    bool
 }
 
-const defaultConcurrency = 16
+const (
+	defaultConcurrency = 16
+	// maxConcurrency keeps a slip of the hand from using up all sockets.
+	maxConcurrency = 1024
+)
 
 func (m *manyFlags) add(f *pflag.FlagSet) {
 	f.BoolVarP(&m.recursive, "recursive", "r", false, "the object and all that lies under URL/")
@@ -86,14 +92,30 @@ func (m *manyFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&m.failFast, "fail-fast", false, "with -r: begin no more objects after the first that is refused or fails")
 }
 
-func (m *manyFlags) check(f *pflag.FlagSet) error {
-	if m.concurrency < 1 {
-		return usagef("--concurrency %d: at least 1", m.concurrency)
+// check refuses what makes no sense. only are the flags that go with -r; by
+// default those of add.
+func (m *manyFlags) check(f *pflag.FlagSet, only ...string) error {
+	if m.concurrency < 1 || m.concurrency > maxConcurrency {
+		return usagef("--concurrency %d is not from 1 to %d", m.concurrency, maxConcurrency)
 	}
-	for _, name := range []string{"concurrency", "fail-fast"} {
+	if len(only) == 0 {
+		only = []string{"concurrency", "fail-fast"}
+	}
+	for _, name := range only {
 		if !m.recursive && f.Changed(name) {
 			return usagef("--%s goes with -r", name)
 		}
 	}
 	return nil
+}
+
+// sizeFlag reads bytes, with or without a unit.
+func sizeFlag(f *pflag.FlagSet, n *int64, name, usage string) {
+	f.Var(&parsed[int64]{value: n, kind: "size", parse: func(s string) (int64, error) {
+		n, err := humanize.ParseBytes(s)
+		if err != nil || n > math.MaxInt64 {
+			return 0, fmt.Errorf("%q is not a size such as 64MiB", s)
+		}
+		return int64(n), nil
+	}}, name, usage)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -16,10 +17,16 @@ import (
 type progress struct {
 	a *app
 
-	mu  sync.Mutex // also of the terminal, while it is shown
-	bar *progressbar.ProgressBar
-	n   int64
-	off bool // the terminal
+	mu    sync.Mutex // also of the terminal, while it is shown
+	bar   *progressbar.ProgressBar
+	unit  unit
+	doing string
+	n     int64
+	total int64
+	off   bool // the terminal
+
+	// Of files whose bytes are counted.
+	files, allFiles int64
 }
 
 // A unit is what a progress counts.
@@ -66,7 +73,7 @@ func newProgress(w io.Writer, doing string, total int64, u unit) *progress {
 	case objects:
 		opts = append(opts, progressbar.OptionShowIts(), progressbar.OptionSetItsString("objects"))
 	}
-	p := &progress{bar: progressbar.NewOptions64(total, opts...)}
+	p := &progress{bar: progressbar.NewOptions64(total, opts...), unit: u, doing: doing, total: total}
 	p.bar.StartWithoutRender() // so that the first rate is not of no time at all
 	return p
 }
@@ -82,21 +89,49 @@ func (p *progress) add(n int64) {
 	_ = p.bar.Add64(n) // a terminal that can't be written to stops nothing
 }
 
-// at says that n have been counted. Fewer than before begins anew: a body is
-// read again.
+// at says that n have been counted.
 func (p *progress) at(n int64) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n < p.n {
-		_ = p.bar.Clear()
-		p.bar.Reset()
-		p.n = 0
-	}
 	_ = p.bar.Add64(n - p.n)
 	p.n = n
+}
+
+// object counts one more of many, whose bytes may be counted beside.
+func (p *progress) object() {
+	if p == nil {
+		return
+	}
+	if p.unit == objects {
+		p.add(1)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.files++
+	p.bar.Describe(p.filesText())
+}
+
+func (p *progress) filesText() string {
+	if p.allFiles == 0 {
+		return fmt.Sprintf("%s, %d files", p.doing, p.files)
+	}
+	return fmt.Sprintf("%s, %d of %d files", p.doing, p.files, p.allFiles)
+}
+
+// expect says how many files and bytes there are, once that is known.
+func (p *progress) expect(files, total int64) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allFiles, p.total = files, total
+	p.bar.ChangeMax64(max(total, p.n, 1))
+	p.bar.Describe(p.filesText())
 }
 
 // describe says what is being done now.
@@ -151,24 +186,46 @@ func (p *progress) writer(w io.Writer) io.Writer {
 	})
 }
 
-// readerAt follows what is read of r.
-func (p *progress) readerAt(r io.ReaderAt) io.ReaderAt {
+// readerAt counts what is read of r, which has size bytes. Its parts are read
+// in any order, and what is sent again is not counted again.
+func (p *progress) readerAt(r io.ReaderAt, size int64) io.ReaderAt {
 	if p == nil {
 		return r
 	}
-	return followed{r, p}
+	f := &followed{r: r, p: p, block: max(1<<20, size/4096+1)}
+	f.done = make([]int64, size/f.block+1)
+	return f
 }
 
+// followed knows of each of its blocks how far it was read.
 type followed struct {
-	r io.ReaderAt
-	p *progress
+	r     io.ReaderAt
+	p     *progress
+	block int64
+
+	mu   sync.Mutex
+	done []int64
 }
 
 // ReadAt implements io.ReaderAt.
-func (f followed) ReadAt(b []byte, off int64) (int, error) {
+func (f *followed) ReadAt(b []byte, off int64) (int, error) {
 	n, err := f.r.ReadAt(b, off)
-	f.p.at(off + int64(n))
+	f.p.add(f.mark(off, off+int64(n)))
 	return n, err
+}
+
+// mark returns how many bytes more are known to be read, now that those from
+// one offset to another are.
+func (f *followed) mark(from, to int64) (more int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := from / f.block; i*f.block < to && i < int64(len(f.done)); i++ {
+		if in := min(to-i*f.block, f.block) - f.done[i]; in > 0 {
+			f.done[i] += in
+			more += in
+		}
+	}
+	return more
 }
 
 // A screen is standard output or standard error, where a progress may be shown

@@ -72,19 +72,44 @@ func TestProgressBetweenLines(t *testing.T) {
 	}
 }
 
-// A body that is read again begins anew.
-func TestProgressGoesBack(t *testing.T) {
+// Parts are read in any order, and what is read again is not counted again.
+func TestProgressOfReads(t *testing.T) {
+	const size = 3<<20 + 5
 	var term bytes.Buffer
-	p := newProgress(&term, "sending", 4, byteCount)
-	r := p.readerAt(strings.NewReader("body"))
-	b := make([]byte, 2)
-	for _, off := range []int64{0, 2, 0, 2} {
-		if _, err := r.ReadAt(b, off); err != nil {
+	p := newProgress(&term, "sending", size, byteCount)
+	r := p.readerAt(strings.NewReader(strings.Repeat("x", size)), size)
+	for _, tt := range []struct{ off, n, want int64 }{
+		{2 << 20, 10, 10},
+		{2 << 20, 5, 10},
+		{2<<20 + 5, 10, 15},
+		{0, 1<<20 + 1, 1<<20 + 16},
+		{0, size, size},
+		{1, size - 1, size},
+	} {
+		if _, err := r.ReadAt(make([]byte, tt.n), tt.off); err != nil {
 			t.Fatal(err)
 		}
+		if p.n != tt.want {
+			t.Errorf("at %d after %d bytes from %d on, want %d", p.n, tt.n, tt.off, tt.want)
+		}
 	}
-	if got := p.bar.State().CurrentBytes; got != 4 {
-		t.Errorf("at %v, want 4", got)
+	p.end()
+}
+
+// Of many files both are told: how many, and how many bytes.
+func TestProgressOfFiles(t *testing.T) {
+	var term bytes.Buffer
+	p := newProgress(&term, "sending", unknown, byteCount)
+	p.object()
+	p.add(1024)
+	if got := p.filesText(); got != "sending, 1 files" {
+		t.Errorf("%q", got)
+	}
+	p.expect(40, 4096)
+	p.object()
+	p.add(1024)
+	if got := p.filesText(); got != "sending, 2 of 40 files" || p.bar.GetMax64() != 4096 || p.bar.State().CurrentBytes != 2048 {
+		t.Errorf("%q, %+v", got, p.bar.State())
 	}
 	p.end()
 }

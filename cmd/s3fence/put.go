@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,57 +17,91 @@ import (
 	"github.com/s3fence/s3fence/guard"
 )
 
+// putFlags are those of put.
+type putFlags struct {
+	guard.PutOptions
+	manyFlags
+	tree
+	noFollow bool
+}
+
 func (a *app) putCommand() *cobra.Command {
-	var o guard.PutOptions
+	var p putFlags
 	var metadata map[string]string
 	c := &cobra.Command{
 		Use:   "put SRC DST",
-		Short: "Upload a file under a fencing token",
+		Short: "Upload a file, a folder or a stream under a fencing token",
 		Long: `Put uploads SRC, a file or - for standard input, to DST, s3://BUCKET/KEY. The
 object refuses it unless the token is higher than the one it holds.
 
 A DST that ends in a slash, or names only the bucket, gets the file's name
-appended. Standard input is kept in a temporary file until it ends, and nothing
-is sent before. A pipe ends in the same way whether its writer was done or died:
-in a script, set -o pipefail tells.`,
+appended. What is large is sent in parts, and becomes the object at once, or
+not at all. Standard input is sent as it comes, of any length. A pipe ends in
+the same way whether its writer was done or died: in a script, set -o pipefail
+tells, too late for the object.
+
+With -r, SRC is a folder, and all files in it go under DST/, hidden ones too.
+One token and one --sequence serve for all. A file that is refused or fails
+stops no other. Links are followed. --include and --exclude are matched with the
+name below SRC, in which * stands for any text, slashes too; of those that match
+the last one counts. A name that none matches is taken, unless the first of them
+is an --include.`,
 		Example: `  # 1. with a fresh token
   s3fence put --scope nightly/report report.csv s3://bucket/reports/today.csv
 
   # 2. with the token that was taken when the work began
   s3fence put --token @token.txt report.csv s3://bucket/reports/today.csv
 
-  # 3. from a pipe, under SSE-KMS so that the object may be replaced on S3
-  pg_dump db | s3fence put --scope dump --sse aws:kms - s3://bucket/db.dump`,
+  # 3. from a pipe
+  pg_dump db | s3fence put --scope dump - s3://bucket/db.dump
+
+  # 4. a folder, but nothing hidden
+  s3fence put -r --exclude '.*' --exclude '*/.*' --scope nightly/report out s3://bucket/reports`,
 		Args: nargs("SRC", "DST"),
 	}
 	f := c.Flags()
-	f.StringVar(&o.ContentType, "content-type", "", "content type (default: by the name's ending)")
-	f.StringVar(&o.ContentEncoding, "content-encoding", "", "content encoding, gzip for one")
-	f.StringVar(&o.CacheControl, "cache-control", "", "cache control header")
+	p.add(f)
+	f.Lookup("recursive").Usage = "SRC is a folder: all files in it"
+	f.Lookup("concurrency").Usage = fmt.Sprintf("how many files at once, or without -r parts of the file, then %d", guard.DefaultConcurrency)
+	p.globs.add(f)
+	f.BoolVar(&p.noFollow, "no-follow-symlinks", false, "with -r: leave symbolic links out")
+	sizeFlag(f, &p.PartSize, "part-size", "size of the parts of what is large (default 8MiB)")
+	f.StringVar(&p.ContentType, "content-type", "", "content type (default: by the name's ending)")
+	f.StringVar(&p.ContentEncoding, "content-encoding", "", "content encoding, gzip for one")
+	f.StringVar(&p.CacheControl, "cache-control", "", "cache control header")
 	f.StringToStringVar(&metadata, "metadata", nil, "user metadata, `key=value`, repeated or with commas")
-	f.StringToStringVar(&o.Tags, "tags", nil, "object tags, `key=value`, repeated or with commas")
-	f.StringVar(&o.StorageClass, "storage-class", "", "storage class, STANDARD_IA for one")
-	sseFlags(c, &o.SSE, &o.SSEKMSKeyID)
-	writeIDFlag(f, &o.WriteID)
-	sequenceFlag(f, &o.Sequence)
-	f.BoolVar(&o.CreateOnly, "if-absent", false, "refuse if the object is there")
-	dryRunFlag(f, &o.DryRun)
-	f.BoolVar(&o.AcceptRepeatableETag, "accept-repeatable-etag", false, "replace although a paused older writer could pass an If-Match on the same bytes")
+	f.StringToStringVar(&p.Tags, "tags", nil, "object tags, `key=value`, repeated or with commas")
+	f.StringVar(&p.StorageClass, "storage-class", "", "storage class, STANDARD_IA for one")
+	sseFlags(c, &p.SSE, &p.SSEKMSKeyID)
+	writeIDFlag(f, &p.WriteID)
+	sequenceFlag(f, &p.Sequence)
+	f.BoolVar(&p.CreateOnly, "if-absent", false, "refuse if the object is there")
+	dryRunFlag(f, &p.DryRun)
+	f.BoolVar(&p.AcceptRepeatableETag, "accept-repeatable-etag", false, "replace although a paused older writer could pass an If-Match on the same bytes")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		o.Metadata = make(map[string]string, len(metadata))
+		p.Metadata = make(map[string]string, len(metadata))
 		for k, v := range metadata {
 			k = strings.ToLower(k) // as it comes back
-			if _, twice := o.Metadata[k]; twice {
+			if _, twice := p.Metadata[k]; twice {
 				return usagef("--metadata %s is given twice", k)
 			}
-			o.Metadata[k] = v
+			p.Metadata[k] = v
 		}
-		return a.put(c.Context(), args[0], args[1], &o)
+		if err := p.check(f, "include", "exclude", "no-follow-symlinks", "fail-fast"); err != nil {
+			return err
+		}
+		if f.Changed("concurrency") {
+			p.Concurrency = p.concurrency
+		}
+		if p.recursive {
+			return a.putMany(c.Context(), args[0], args[1], p)
+		}
+		return a.put(c.Context(), args[0], args[1], p.PutOptions)
 	}
 	return c
 }
 
-func (a *app) put(ctx context.Context, src, dst string, o *guard.PutOptions) error {
+func (a *app) put(ctx context.Context, src, dst string, o guard.PutOptions) error {
 	bucket, key, err := parseURL(dst)
 	if err != nil {
 		return err
@@ -94,22 +129,15 @@ func (a *app) put(ctx context.Context, src, dst string, o *guard.PutOptions) err
 
 // putObject checks the source before it takes a token, so that a wrong file
 // name costs no number. fresh is the token that it took, if it took one.
-func (a *app) putObject(ctx context.Context, src, bucket, key string, o *guard.PutOptions) (res guard.Result, fresh guard.Token, err error) {
+func (a *app) putObject(ctx context.Context, src, bucket, key string, o guard.PutOptions) (res guard.Result, fresh guard.Token, err error) {
 	if err := guard.CheckKey(key); err != nil {
 		return res, fresh, err
 	}
-	body, closeBody, err := a.source(ctx, src)
+	s, err := a.source(src)
 	if err != nil {
 		return res, fresh, err
 	}
-	defer func() { err = errors.Join(err, closeBody()) }()
-	if o.ContentType == "" {
-		name := src
-		if src == "-" {
-			name = key
-		}
-		o.ContentType = mime.TypeByExtension(path.Ext(name))
-	}
+	defer func() { err = errors.Join(err, s.close()) }()
 	g, err := a.openGuard(ctx, bucket)
 	if err != nil {
 		return res, fresh, err
@@ -121,75 +149,66 @@ func (a *app) putObject(ctx context.Context, src, bucket, key string, o *guard.P
 	if isFresh {
 		fresh = tok
 	}
-	res, err = g.Put(ctx, tok, key, body, o)
+	bar := a.progress("sending", s.size, byteCount)
+	defer bar.end()
+	res, err = s.put(ctx, g, tok, key, bar, o)
 	return res, fresh, err
 }
 
-// source opens what is to be uploaded. A regular file is read in place; what
-// can't be read twice goes to a temporary file first.
-func (a *app) source(ctx context.Context, src string) (guard.Body, func() error, error) {
+// A source is what is uploaded: a file that can be read anywhere, or what can
+// be read once, from which at is missing.
+type source struct {
+	name  string
+	r     io.Reader
+	at    io.ReaderAt
+	size  int64 // unknown of what can be read once
+	close func() error
+}
+
+func (a *app) source(src string) (source, error) {
 	if src == "-" {
-		return a.spool(ctx, a.stdin, "standard input")
+		return source{name: src, r: a.stdin, size: unknown, close: func() error { return nil }}, nil
 	}
-	f, err := openFile(src, "read the source")
+	return openSource(src)
+}
+
+func openSource(name string) (source, error) {
+	f, err := openFile(name, "read the source")
 	if err != nil {
-		return guard.Body{}, nil, err
+		return source{}, err
 	}
+	s := source{name: name, r: f, size: unknown, close: f.Close}
 	fi, err := f.Stat()
 	switch {
 	case err != nil:
-		return guard.Body{}, nil, errors.Join(err, f.Close())
+		return source{}, errors.Join(err, f.Close())
 	case fi.IsDir():
-		return guard.Body{}, nil, errors.Join(usagef("%s is a directory; put takes a file, or - for standard input", src), f.Close())
-	case !fi.Mode().IsRegular() || fi.Size() == 0:
-		// Files of /proc and the like are regular, and empty until they are read.
-		defer f.Close()
-		return a.spool(ctx, f, src)
-	}
-	body, closeBody := a.sending(f, fi.Size(), f.Close)
-	return body, closeBody, nil
-}
-
-// sending is a body that is shown while it is read.
-func (a *app) sending(f io.ReaderAt, size int64, closeFile func() error) (guard.Body, func() error) {
-	bar := a.progress("sending", size, byteCount)
-	return guard.ReaderAt(bar.readerAt(f), size), func() error {
-		bar.end()
-		return closeFile()
-	}
-}
-
-// spool copies r to a temporary file that has no name any more.
-func (a *app) spool(ctx context.Context, r io.Reader, what string) (guard.Body, func() error, error) {
-	f, err := os.CreateTemp("", "s3fence-*")
-	if err != nil {
-		return guard.Body{}, nil, fmt.Errorf("keep %s until it ends: %w", what, err)
-	}
-	remove := func() error { return errors.Join(f.Close(), removeGone(f.Name())) }
-	_ = os.Remove(f.Name()) // where an open file can be removed; elsewhere it goes with remove
-	bar := a.progress("reading "+what, unknown, byteCount)
-	defer bar.end()
-	type end struct {
-		n   int64
-		err error
-	}
-	done := make(chan end, 1)
-	go func() {
-		n, err := io.Copy(bar.writer(f), io.LimitReader(r, guard.MaxSinglePart+1))
-		done <- end{n, err}
-	}()
-	select {
-	case <-ctx.Done():
-		// The read may be stuck in a pipe that nobody writes to; the process is about to end.
-		return guard.Body{}, nil, errors.Join(fmt.Errorf("read %s: %w", what, ctx.Err()), remove())
-	case e := <-done:
-		if e.err != nil {
-			return guard.Body{}, nil, errors.Join(fmt.Errorf("read %s: %w", what, e.err), remove())
+		return source{}, errors.Join(usagef("%s is a directory; -r uploads the files in it", name), f.Close())
+	case fi.Mode().IsRegular():
+		s.at, s.size = f, fi.Size()
+		if s.size == 0 { // those of /proc and the like are empty until they are read
+			var b [1]byte
+			if n, _ := f.Read(b[:]); n > 0 {
+				s.r, s.at, s.size = io.MultiReader(bytes.NewReader(b[:]), f), nil, unknown
+			}
 		}
-		bar.end()
-		body, closeBody := a.sending(f, e.n, remove)
-		return body, closeBody, nil
 	}
+	return s, nil
+}
+
+// put uploads it. What is read is counted by bar.
+func (s source) put(ctx context.Context, g *guard.Guard, tok guard.Token, key string, bar *progress, o guard.PutOptions) (guard.Result, error) {
+	if o.ContentType == "" {
+		name := s.name
+		if name == "-" {
+			name = key
+		}
+		o.ContentType = mime.TypeByExtension(path.Ext(name))
+	}
+	if s.at == nil {
+		return g.PutStream(ctx, tok, key, io.TeeReader(s.r, bar.writer(io.Discard)), &o)
+	}
+	return g.Put(ctx, tok, key, guard.ReaderAt(bar.readerAt(s.at, s.size), s.size), &o)
 }
 
 // removeGone removes a file that may be gone already.

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/s3fence/s3fence/guard"
@@ -221,13 +220,13 @@ type summaryJSON struct {
 	failure
 	DryRun    bool           `json:"dryrun,omitempty"`
 	Counts    map[string]int `json:"counts"` // of objects, by outcome
+	Bytes     *int64         `json:"bytes,omitempty"`
 	TokenText string         `json:"token_text,omitempty"`
 	Millis    int64          `json:"ms"`
 }
 
 // writeMany does to all objects under url what writeOne does to one: with one
-// token, and the same sequence, since each object compares with its own. What
-// is refused or fails stops no other object, unless m says so.
+// token, and the same sequence, since each object compares with its own.
 func (a *app) writeMany(ctx context.Context, v verb, url string, m manyFlags) error {
 	bucket, key, err := parseURL(url)
 	if err != nil {
@@ -242,157 +241,37 @@ func (a *app) writeMany(ctx context.Context, v verb, url string, m manyFlags) er
 	if err != nil {
 		return err
 	}
-	begun := time.Now()
-	t := tally{a: a, v: v, counts: map[string]int{}, reasons: map[string]bool{}}
-	j := summaryJSON{Op: v.op + "-summary", URL: url, DryRun: v.dryRun}
 	tok, fresh, err := a.token(ctx, g)
 	if err != nil {
 		return err
 	}
-	t.bar = a.progress(v.doing, unknown, objects)
-	defer t.bar.end()
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, m.concurrency)
-	nth := 0
-	for key, err := range v.keys(ctx, g, key) {
-		if err == nil {
-			slots <- struct{}{}
-			err = ctx.Err()
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				err = fmt.Errorf("interrupted, not all of %s was looked at: %w", url, err)
-			}
-			t.fail(nth, err)
-			break
-		}
-		if t.stops(m.failFast) {
-			break
-		}
-		n := nth
-		nth++
-		wg.Go(func() {
-			defer func() { <-slots }()
-			res, err := v.write(ctx, g, tok, key)
-			err = a.interrupted(ctx, bucket, key, &res, err)
-			t.add(n, res, err)
-		})
+	t := newTally(a, v.op, url, a.progress(v.doing, unknown, objects))
+	t.dryRun, t.outcomes, t.always = v.dryRun, append(slices.Clone(v.outcomes), string(guard.AlreadyApplied)), len(v.outcomes)
+	if !slices.Contains(v.outcomes, v.gone) {
+		t.outcomes = append(t.outcomes, v.gone)
 	}
-	wg.Wait()
-	t.bar.end()
-
-	j.Outcome = "done"
-	if t.worst != nil {
-		j.failure = newFailure(t.worst)
-	}
-	j.Counts, j.Millis = t.counts, time.Since(begun).Milliseconds()
-	text := t.text(url, time.Since(begun))
 	if fresh {
-		j.TokenText = tok.String()
-		text += "\ntoken " + tok.String()
+		t.token = tok
 	}
-	if err := a.say(j, text); err != nil {
-		return errors.Join(t.worst, err)
-	}
-	if t.worst != nil {
-		return reportedError{t.worst}
-	}
-	return nil
+	overMany(ctx, t, m, v.keys(ctx, g, key), func(ctx context.Context, key string) ending {
+		res, err := v.write(ctx, g, tok, key)
+		err = a.interrupted(ctx, bucket, key, &res, err)
+		return v.ending(res, err)
+	})
+	return t.end()
 }
 
-// A tally is what the objects of one command came to.
-type tally struct {
-	a   *app
-	v   verb
-	bar *progress
-
-	mu      sync.Mutex
-	counts  map[string]int
-	reasons map[string]bool // that were explained
-	worst   error
-	nth     int  // of the objects in the order of the listing, the one of worst
-	broken  bool // nothing can be printed any more
-}
-
-// add counts the n-th object, and prints what became of it.
-func (t *tally) add(n int, res guard.Result, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	j := writeJSON{Op: t.v.op, URL: res.URL, DryRun: t.v.dryRun}
-	text := ""
-	switch {
-	case err == nil:
+func (v verb) ending(res guard.Result, err error) ending {
+	j := writeJSON{Op: v.op, URL: res.URL, DryRun: v.dryRun}
+	if errors.Is(err, guard.ErrNotFound) && !refused(err) {
 		j.fill(res, nil)
-		text = describe(res, t.v.dryRun)
-	case errors.Is(err, guard.ErrNotFound) && !refused(err):
-		j.fill(res, nil)
-		j.Outcome, j.Bytes = t.v.gone, nil
-		text, err = outcomeText(t.v.gone, false)+" "+printable(res.URL), nil
-	default:
-		j.fill(res, err)
+		j.Outcome, j.Bytes = v.gone, nil
+		return ending{json: j, outcome: v.gone, text: outcomeText(v.gone, false) + " " + printable(res.URL)}
 	}
-	t.counts[j.Outcome]++
-	t.bar.add(1)
-	if err != nil {
-		t.note(n, err)
-		t.explain(err)
+	j.fill(res, err)
+	e := ending{json: j, outcome: j.Outcome, err: err}
+	if err == nil {
+		e.text = describe(res, v.dryRun)
 	}
-	if err == nil || t.a.json {
-		if err := t.a.say(j, text); err != nil {
-			t.broken = true
-			t.note(n, err)
-			t.a.reportLine(err)
-		}
-	}
-}
-
-// fail ends the listing, after n objects.
-func (t *tally) fail(n int, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.note(n, err)
-	t.explain(err)
-}
-
-// note keeps the worst error; of two as bad, that of the object listed first.
-func (t *tally) note(n int, err error) {
-	if was, is := badness(t.worst), badness(err); is > was || is == was && n < t.nth {
-		t.worst, t.nth = err, n
-	}
-}
-
-// explain reports an error, and once for each reason what can be done about it.
-func (t *tally) explain(err error) {
-	reason, _, _ := outcomeOf(err)
-	t.a.reportLine(err)
-	if !t.reasons[reason] {
-		t.reasons[reason] = true
-		t.a.hint(err)
-	}
-}
-
-func (t *tally) stops(failFast bool) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.broken || failFast && t.worst != nil
-}
-
-// text is the line for people. What is rare is left out where there was none.
-func (t *tally) text(url string, took time.Duration) string {
-	var parts []string
-	show := func(outcome string, always bool) {
-		if n := t.counts[outcome]; n > 0 || always {
-			parts = append(parts, fmt.Sprintf("%s %d", outcomeText(outcome, t.v.dryRun && outcome == t.v.outcomes[0]), n))
-		}
-	}
-	for _, o := range t.v.outcomes {
-		show(o, true)
-	}
-	show(string(guard.AlreadyApplied), false)
-	if !slices.Contains(t.v.outcomes, t.v.gone) {
-		show(t.v.gone, false)
-	}
-	show("refused", true)
-	show("failed", true)
-	return fmt.Sprintf("%s: %s in %.1f s", printable(url), strings.Join(parts, ", "), took.Seconds())
+	return e
 }
