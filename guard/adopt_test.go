@@ -340,3 +340,44 @@ func TestAdoptMetadataTooLarge(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// What was written around the guard over a fenced version is not adopted with a
+// number that is not above it, where the bucket keeps versions to tell.
+func TestAdoptOverFencedVersion(t *testing.T) {
+	m := mems3.New()
+	m.Bucket.Versioning = guard.VersioningOn
+	mustPut(t, newGuard(m), 69, "k", "fenced", nil)
+	m.Overwrite("k", "around", nil)
+	if _, err := newGuard(m).Adopt(t.Context(), token(t, 68), "k", nil); !errors.Is(err, guard.ErrStale) {
+		t.Errorf("with 68: %v", err)
+	}
+	if _, err := newGuard(m).Adopt(t.Context(), token(t, 69), "k", nil); !errors.Is(err, guard.ErrReplayed) {
+		t.Errorf("with 69: %v", err)
+	}
+	// The same bytes may have been adopted before, with the same ETag.
+	if _, err := newGuard(m).Adopt(t.Context(), token(t, 70), "k", nil); !errors.Is(err, guard.ErrRepeatableETag) {
+		t.Errorf("with 70: %v", err)
+	}
+	if res, err := newGuard(m).Adopt(t.Context(), token(t, 70), "k", &guard.AdoptOptions{SSE: "aws:kms"}); err != nil || res.Outcome != guard.Adopted {
+		t.Errorf("with 70: %+v, %v", res, err)
+	}
+}
+
+// An object that can't be adopted says so at once: nothing was sent.
+func TestAdoptInvalidIsFinal(t *testing.T) {
+	m := mems3.New()
+	m.Overwrite("k", "x", map[string]string{"long": strings.Repeat("x", 1950)})
+	res, err := newGuard(m).Adopt(t.Context(), token(t, 1), "k", nil)
+	if !errors.Is(err, guard.ErrInvalid) || errors.Is(err, guard.ErrOutcomeUnknown) || res.Requests > 4 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+func TestOwnKeysAreRefused(t *testing.T) {
+	g := newGuard(mems3.New())
+	for _, key := range []string{".s3fence/scopes/s.json", "root/.s3fence/profile.json"} {
+		if _, err := g.Put(t.Context(), token(t, 1), key, guard.Bytes(nil), nil); !errors.Is(err, guard.ErrInvalid) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}

@@ -91,7 +91,9 @@ func decide(o offer, s sighting) verdict {
 
 func decideObject(o offer, s sighting) verdict {
 	no := func(r Reason, held *Record) verdict { return verdict{action: refuse, reason: r, held: held} }
-	rescue := o.kind == adopting && o.recover
+	// What stands unfenced over a fenced version was written around the guard. To
+	// adopt it takes a number above that, whoever asks.
+	rescue := o.kind == adopting && (o.recover || s.exists && s.record == "")
 	switch {
 	case s.lost != nil && !rescue:
 		return no(ErrFenceLost, s.lost)

@@ -79,6 +79,8 @@ func TestDecide(t *testing.T) {
 		{"adopt, own issuer named", offer{record: mine, kind: adopting, from: id}, at(rec(4, 1, 1)), fenced, ""},
 		{"put, other issuer named", offer{record: mine, from: other}, at(foreign), refuse, ErrIssuerMismatch},
 		{"adopt, lost", offer{record: mine, kind: adopting}, sighting{lost: &four}, refuse, ErrFenceLost},
+		{"adopt, unfenced over a lower number", offer{record: mine, kind: adopting}, setBack(sighting{exists: true, etag: "e"}, &four), replace, ""},
+		{"adopt, unfenced over a higher number", offer{record: mine, kind: adopting}, setBack(sighting{exists: true, etag: "e"}, &six), refuse, ErrStale},
 		{"recover what is gone", offer{record: mine, kind: adopting, recover: true}, sighting{lost: &four}, create, ""},
 		{"recover what is gone, repeatable", offer{record: mine, kind: adopting, recover: true, repeatableETag: true}, sighting{lost: &four}, create, ""},
 		{"recover with a lower number", offer{record: mine, kind: adopting, recover: true}, sighting{lost: &six}, refuse, ErrStale},
@@ -153,7 +155,8 @@ func TestDecideKeepsThePromise(t *testing.T) {
 			if c := s.claim; c != nil && (c.Issuer != o.record.Issuer || c.Number > o.record.Number) {
 				t.Fatalf("%+v passed the claim %+v", o, c)
 			}
-			if s.lost != nil && (o.kind != adopting || !o.recover || !above(*s.lost)) {
+			rescue := o.kind == adopting && (o.recover || s.exists && s.record == "")
+			if s.lost != nil && (!rescue || !above(*s.lost)) {
 				t.Fatalf("%+v passed over what was lost, %+v", o, s.lost)
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -42,6 +41,10 @@ type Options struct {
 	// relies on it, on the monotonic clock. Default: [DefaultFenceMaxAge].
 	// [EveryWrite] reads it before each write.
 	FenceMaxAge time.Duration
+	// Memory keeps what was written last, from run to run where it outlives the
+	// process. It must be that of the guarded bucket. Default: in this process,
+	// of some 65,000 keys.
+	Memory Memory
 }
 
 // A Guard makes fenced writes to one Store. It is safe for concurrent use and
@@ -52,9 +55,12 @@ type Guard struct {
 	maxAttempts int
 	backoff     func(int) time.Duration
 	rand        io.Reader
-	memory      memory
+	memory      Memory
 
 	scopes *scopeFences
+
+	// noUploadChecksum: the store begins multipart uploads only without one.
+	noUploadChecksum atomic.Bool
 
 	settings fact[Settings]
 	source   ProfileSource
@@ -79,12 +85,16 @@ func New(store Store, opts *Options) *Guard {
 	if o.Rand == nil {
 		o.Rand = rand.Reader
 	}
+	if o.Memory == nil {
+		o.Memory = &processMemory{}
+	}
 	g := &Guard{
 		store:       store,
 		log:         o.Logger,
 		maxAttempts: o.MaxAttempts,
 		backoff:     o.Backoff,
 		rand:        o.Rand,
+		memory:      o.Memory,
 		source:      o.Profile,
 		settings:    newFact[Settings](),
 		profile:     newFact[Profile](),
@@ -180,7 +190,7 @@ func classify(err error) class {
 	case errors.As(err, &refusal), errors.As(err, &over):
 		return final
 	case errors.Is(err, ErrNoBucket), errors.Is(err, ErrDenied),
-		errors.Is(err, ErrUnsupported), errors.Is(err, ErrRejected):
+		errors.Is(err, ErrUnsupported), errors.Is(err, ErrRejected), errors.Is(err, ErrInvalid):
 		return final
 	case errors.Is(err, ErrPreconditionFailed), errors.Is(err, ErrNotFound), errors.Is(err, ErrNoUpload):
 		return moved
@@ -269,59 +279,5 @@ func (c *call) head(ctx context.Context, key string, opts HeadOptions) (Object, 
 		if err := c.pause(ctx, err); err != nil {
 			return Object{}, err
 		}
-	}
-}
-
-// memory holds what this Guard wrote last, per key: its ETag, so that writing
-// the key again takes one request, and its number, so that an object that was
-// deleted or set back around the guard is noticed. Forgetting is always safe:
-// the object is observed.
-type memory struct {
-	mu sync.Mutex
-	m  map[string]remembered
-}
-
-// remembered is what a Guard knows of a key that it wrote.
-type remembered struct {
-	record Record
-	// seen is what the next write may start from; zero when the ETag could
-	// have become another write's.
-	seen sighting
-}
-
-const maxRemembered = 1 << 16
-
-func (m *memory) get(key string) (remembered, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s, ok := m.m[key]
-	return s, ok
-}
-
-func (m *memory) put(key string, s remembered) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.m == nil {
-		m.m = make(map[string]remembered)
-	}
-	if _, ok := m.m[key]; !ok && len(m.m) >= maxRemembered {
-		for k := range m.m { // any one will do
-			delete(m.m, k)
-			break
-		}
-	}
-	if old, ok := m.m[key]; ok && old.record.sameCounter(s.record) && old.record.Fence().Compare(s.record.Fence()) > 0 {
-		return // two writes at once: the newer one's news came first
-	}
-	m.m[key] = s
-}
-
-// forget forgets the ETag. The number stays known.
-func (m *memory) forget(key string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r, ok := m.m[key]; ok {
-		r.seen = sighting{}
-		m.m[key] = r
 	}
 }

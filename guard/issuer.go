@@ -16,3 +16,13 @@ type Issuer interface {
 	// anybody will use.
 	Issue(ctx context.Context, scope string) (Token, error)
 }
+
+// An EventIssuer is an Issuer for workers that get events at least once.
+type EventIssuer interface {
+	Issuer
+	// IssueFor returns the token of an event: a fresh one when the event is seen
+	// first, and the same one again whenever it is delivered again, to anyone.
+	// A fresh number for an old event would let its old output pass over what
+	// newer events have written.
+	IssueFor(ctx context.Context, scope, event string) (Token, error)
+}

@@ -25,10 +25,11 @@ func TestLost(t *testing.T) {
 		m := mems3.New()
 		m.Bucket.Versioning = guard.VersioningOn
 		g := newGuard(m)
-		for _, key := range []string{"a", "dir/1", "dir/2", "dir/3", "dirty", ".s3fence/x"} {
+		for _, key := range []string{"a", "dir/1", "dir/2", "dir/3", "dirty"} {
 			mustPut(t, g, 5, key, "x", nil)
 			mustPut(t, g, 6, key, "y", &guard.PutOptions{SSE: "aws:kms"})
 		}
+		m.Overwrite(".s3fence/x", "y", nil)
 		mustDelete(t, g, 7, "dir/2", nil) // a tombstone is not lost
 		for _, key := range []string{"dir/1", "dir/3", "dirty", ".s3fence/x"} {
 			m.Remove(key)

@@ -205,7 +205,7 @@ func (p *modelProcess) run(answers []modelAnswer) (modelNode, string) {
 			if n.op.kind == opFence {
 				looked = store.looked
 			}
-			return n, fmt.Sprint(looked, n.op, n.first, n.told, w.lost != nil, w.failures, store.sent, store.answered, w.g.memory.m)
+			return n, fmt.Sprint(looked, n.op, n.first, n.told, w.lost != nil, w.failures, store.sent, store.answered, w.g.memory.(*processMemory).m)
 		}
 		n.told = append(n.told, told)
 	}

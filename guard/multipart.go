@@ -35,16 +35,29 @@ type multipart struct {
 
 func (m *multipart) salted() bool { return m.unique }
 
-// begin begins the upload. One whose answer is lost is left to the bucket's
-// lifecycle rules, and to the audit.
+// begin begins the upload, without a checksum if the store takes it only so.
+// One whose answer is lost is left to the bucket's lifecycle rules, and to the
+// audit.
 func (m *multipart) begin(ctx context.Context, w *write, req UploadRequest) error {
+	refused := error(nil) // with a checksum
+	if w.g.noUploadChecksum.Load() {
+		req.Checksum = ""
+	}
 	for {
 		w.requests++
 		up, err := w.g.store.CreateUpload(ctx, w.key, req)
 		w.g.log.DebugContext(ctx, "create upload", "url", w.res.URL, "fence", w.res.Record.Fence(), "error", err)
 		if err == nil {
 			m.up, m.parts = &up, nil
+			if refused != nil {
+				w.g.noUploadChecksum.Store(true)
+				w.g.log.WarnContext(ctx, "the store takes no checksum of a multipart upload", "url", w.res.URL, "error", refused)
+			}
 			return nil
+		}
+		if req.Checksum != "" && (errors.Is(err, ErrUnsupported) || errors.Is(err, ErrRejected)) {
+			refused, req.Checksum = err, ""
+			continue
 		}
 		if err := w.pause(ctx, err); err != nil {
 			return notYet("begin a multipart upload", err)

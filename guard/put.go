@@ -210,6 +210,9 @@ func (w *write) check() error {
 	if err := CheckKey(w.key); err != nil {
 		return err
 	}
+	if !w.internal && IsOwn(w.key) {
+		return invalid("the key %s is one of s3fence's own", w.key)
+	}
 	if s := w.opts.Sequence; s < 1 || s > MaxSequence {
 		return invalid("sequence %d is not from 1 to %d", s, int64(MaxSequence))
 	}
@@ -377,7 +380,7 @@ func uniqueSSE(sse string) bool { return sse == "aws:kms" || sse == "aws:kms:dss
 // lookAgain is what follows a request that was not answered with success:
 // wait where that helps, and observe. The error is final.
 func (w *write) lookAgain(ctx context.Context, before sighting, cause error) (sighting, error) {
-	w.g.memory.forget(w.key)
+	w.forgetETag(ctx)
 	c := classify(cause)
 	switch c {
 	case final:
@@ -510,12 +513,12 @@ func (w *write) done(ctx context.Context, v verdict, seen sighting, answer PutRe
 	case w.opts.AcceptRepeatableETag && v.action == replace && res.ETagKind == ETagRepeatable:
 		w.g.log.WarnContext(ctx, "replaced under a repeatable ETag, as accepted", "url", res.URL, "etag", res.ETag)
 	}
-	now := remembered{record: res.Record}
+	now := Remembered{Record: res.Record}
 	if believed && res.ETagKind == ETagUnique || salted {
 		// One that can come back may be another write's by the time it is used.
-		now.seen = sighting{exists: true, etag: answer.ETag, record: res.Record.String()}
+		now.ETag = answer.ETag
 	}
-	w.g.memory.put(w.key, now)
+	w.remember(ctx, now)
 }
 
 // isMD5 reports whether etag is the MD5 of body.
@@ -528,13 +531,16 @@ func isMD5(ctx context.Context, etag string, body Body) bool {
 	return err == nil && hex.EncodeToString(sum.Sum(nil)) == strings.ToLower(etag)
 }
 
-// firstSight is what the write starts from: what this Guard wrote last, the
-// caller's hint, or an observation.
+// firstSight is what the write starts from: what is remembered of the last one,
+// the caller's hint, or an observation.
 func (w *write) firstSight(ctx context.Context) (sighting, error) {
-	if last, ok := w.g.memory.get(w.key); ok && last.seen.exists && w.kind != adopting {
-		// Good for going on, never for refusing: it may be long out of date.
-		if v, err := w.decide(ctx, last.seen); err == nil && v.action == replace {
-			return last.seen, nil
+	if w.kind != adopting && !w.opts.DryRun {
+		// Good for a request that the store can refuse, and for nothing else: it
+		// may be long out of date.
+		if last := w.recall(ctx); last.ETag != "" {
+			if v, err := w.decide(ctx, last.sighting()); err == nil && v.action == replace {
+				return last.sighting(), nil
+			}
 		}
 	}
 	if w.opts.ExpectAbsent {
@@ -553,16 +559,16 @@ func (w *write) firstSight(ctx context.Context) (sighting, error) {
 
 // observe looks at the object.
 func (w *write) observe(ctx context.Context) (sighting, error) {
-	before, known := w.g.memory.get(w.key) // before the look: what is newer than it proves nothing
+	before := w.recall(ctx) // before the look: what is newer than it proves nothing
 	obj, err := w.head(ctx, w.key, HeadOptions{})
 	if errors.Is(err, ErrNotFound) {
 		seen := sighting{}
 		switch {
 		case obj.DeleteMarker:
 			seen.lost, seen.object, err = w.underMarker(ctx)
-		case known && w.res.Record.sameCounter(before.record) && w.res.Record.Fence().Compare(before.record.Fence()) <= 0:
-			// The bucket forgot this number; this process did not.
-			seen.lost, err = &before.record, nil
+		case before.known() && w.res.Record.sameCounter(before.Record) && w.res.Record.Fence().Compare(before.Record.Fence()) <= 0:
+			// The bucket forgot this number; we did not.
+			seen.lost, err = &before.Record, nil
 		default:
 			err = nil
 		}
@@ -575,8 +581,13 @@ func (w *write) observe(ctx context.Context) (sighting, error) {
 	if seen.etag == "" {
 		return seen, w.refusal(ErrStoreUnsafe, nil, errors.New("HEAD answered without an ETag"))
 	}
-	if known || w.recover {
-		if seen.lost, err = w.setBack(ctx, seen, before.record); err != nil {
+	switch {
+	case w.kind == adopting && !w.recover && seen.record == "" && obj.VersionID != "":
+		if seen.lost, _, err = w.highestVersion(ctx); err != nil {
+			return seen, err
+		}
+	case before.known() || w.recover:
+		if seen.lost, err = w.setBack(ctx, seen, before.Record); err != nil {
 			return seen, err
 		}
 	}
@@ -591,7 +602,7 @@ func (w *write) observe(ctx context.Context) (sighting, error) {
 
 // setBack returns the highest record that the key is known to have had, if
 // that is higher than the one it has: an older version was brought back around
-// the guard. known is what this Guard wrote itself. The versions are looked
+// the guard. known is what is remembered. The versions are looked
 // through only for a recovery.
 func (w *write) setBack(ctx context.Context, seen sighting, known Record) (*Record, error) {
 	var highest *Record
@@ -680,7 +691,7 @@ func (w *write) underMarker(ctx context.Context) (*Record, Object, error) {
 }
 
 // highestVersion looks through the versions of the key: to the first fenced one
-// where that is enough to refuse, through all of them for a recovery.
+// where that is enough to refuse, through all of them for an adoption.
 func (w *write) highestVersion(ctx context.Context) (highest *Record, newest Object, err error) {
 	w.requests++
 	listed := false
@@ -721,7 +732,7 @@ func (w *write) highestVersion(ctx context.Context) (highest *Record, newest Obj
 		case !highest.sameCounter(r) && r.sameCounter(w.res.Record):
 			highest = &r // of the numbers that the offered one can be compared with
 		}
-		if !w.recover {
+		if !w.recover && w.kind != adopting {
 			break
 		}
 	}

@@ -18,9 +18,14 @@ const (
 )
 
 // ScopeFenceKey returns the key of a scope's fence under a root:
-// <root>/.s3fence/scopes/<scope>.json. A part between slashes that is empty,
-// "." or ".." is written with % in it, since not every store keeps such keys.
-func ScopeFenceKey(root, scope string) string {
+// <root>/.s3fence/scopes/<scope>.json, as [ScopeKey] writes it.
+func ScopeFenceKey(root, scope string) string { return ScopeKey(root, "scopes", scope) }
+
+// ScopeKey returns the key of what s3fence keeps of a scope in one of its
+// folders under a root: <root>/.s3fence/<folder>/<scope>.json. A part between
+// slashes that is empty, "." or ".." is written with % in it, since not every
+// store keeps such keys.
+func ScopeKey(root, folder, scope string) string {
 	parts := strings.Split(scope, "/")
 	for i, p := range parts[:len(parts)-1] { // the last one gets .json behind it
 		switch p {
@@ -28,7 +33,7 @@ func ScopeFenceKey(root, scope string) string {
 			parts[i] = "%" + strings.Repeat("2E", len(p))
 		}
 	}
-	return RootKey(root, "scopes/"+strings.Join(parts, "/")+".json")
+	return RootKey(root, folder+"/"+strings.Join(parts, "/")+".json")
 }
 
 // ClaimOptions refine a Claim.

@@ -65,6 +65,17 @@ func (g *Guard) ResumeSession(ctx context.Context, tok Token, opts *SessionOptio
 	return &Session{g: g, tok: tok, last: o.LastSequence, busy: make(map[string]*keyLock)}, nil
 }
 
+// A ClaimedIssuer is an Issuer that can hold its counter against a claim before
+// it takes a number, so that asking a counter that went back, again and again,
+// does not lead it past the claim.
+type ClaimedIssuer interface {
+	Issuer
+	// IssueAfter is Issue for claim's scope, whose counter gave claim's number. It
+	// takes no number from a counter that has claim's issuer id and stands below
+	// that: it has gone back, which is ErrIssuerRefuses.
+	IssueAfter(ctx context.Context, claim Record) (Token, error)
+}
+
 // Issue takes a token of scope from iss, and holds it against the scope fence,
 // which has seen the numbers that the counter gave before: one at or below that
 // is [ErrIssuerRefuses], one of another counter [ErrIssuerMismatch]. Other
@@ -79,9 +90,17 @@ func (g *Guard) Issue(ctx context.Context, iss Issuer, scope string) (Token, err
 	if err != nil {
 		return Token{}, err
 	}
-	tok, err := iss.Issue(ctx, scope)
-	if err != nil || claim == nil {
-		return tok, err
+	if claim == nil {
+		return iss.Issue(ctx, scope)
+	}
+	var tok Token
+	if c, ok := iss.(ClaimedIssuer); ok {
+		tok, err = c.IssueAfter(ctx, *claim)
+	} else {
+		tok, err = iss.Issue(ctx, scope)
+	}
+	if err != nil {
+		return Token{}, err
 	}
 	key := ScopeFenceKey(f.root, scope)
 	r := &Refusal{
@@ -93,7 +112,10 @@ func (g *Guard) Issue(ctx context.Context, iss Issuer, scope string) (Token, err
 		return Token{}, invalid("the issuer gave a token of scope %s for scope %s", tok.scope, scope)
 	case claim.Issuer != tok.issuer:
 		r.Reason = ErrIssuerMismatch
-		r.Cures = []string{"the scope's counter was made anew, or is another one: point --issuer at the one that gave " + claim.Fence().String()}
+		r.Cures = []string{
+			"the scope's counter is another one: point --issuer at the one that gave " + claim.Fence().String(),
+			"or it was made anew: give it back its id, above every number that it gave: s3fence token reconcile --scope " + scope,
+		}
 	case tok.number <= claim.Number:
 		r.Reason = ErrIssuerRefuses
 		r.Detail = fmt.Sprintf("it gave %d, and %s was given and claimed before: its counter has gone back", tok.number, claim.Fence())

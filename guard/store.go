@@ -141,7 +141,8 @@ type Object struct {
 	// SSE is the encryption that the store reports: "", AES256, aws:kms, aws:kms:dsse,
 	// and SSEKMSKeyID the key of the kms ones.
 	SSE, SSEKMSKeyID string
-	// Checksum of the whole object, when asked for and known.
+	// Checksum of the whole object, where known: from Head when asked for, from
+	// Get of the whole.
 	Checksum Checksum
 	Headers
 }
@@ -252,17 +253,21 @@ type UploadRequest struct {
 	SSE, SSEKMSKeyID string
 	Tags             map[string]string
 	// Checksum is the algorithm of the full-object checksum that the parts and
-	// the completion will carry: CRC32, CRC32C or CRC64NVME. "" for none of
-	// ours: the client's or the store's default applies.
+	// the completion shall carry: CRC32, CRC32C or CRC64NVME, "" for none. It is
+	// a wish: a client that is set to add no checksums begins an upload without.
 	Checksum string
 }
 
 // An Upload is a multipart upload under way.
 type Upload struct {
 	Key, ID string
-	// Checksum is that of the UploadRequest. It is empty in a listing, and so
-	// are any fields that an implementation keeps for itself.
+	// Checksum is that of the UploadRequest, or "" if the upload has none. It is
+	// empty in a listing, and so are any fields that an implementation keeps for
+	// itself.
 	Checksum string
+	// Composite: the store makes of the parts' checksums one of its own kind, so
+	// the completion carries none of the whole object.
+	Composite bool
 	// Initiated is when it began, where a listing says so.
 	Initiated time.Time
 }
@@ -290,7 +295,8 @@ type CompleteRequest struct {
 	Condition Condition
 	// Parts in the order of their numbers.
 	Parts []Part
-	// Checksum of the whole object, for the store to compare; zero for none.
+	// Checksum of the whole object, for the store to compare. Zero: what those
+	// of the parts come to, where the upload has one that is not Composite.
 	Checksum Checksum
 }
 

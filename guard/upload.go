@@ -113,6 +113,7 @@ func (u *upload) prepare(ctx context.Context, w *write, v verdict, seen sighting
 func (u *upload) parted(ctx context.Context, w *write, atOnce int, next func(context.Context) (part Body, done func(), err error)) (took bool, err error) {
 	if err := u.begin(ctx, w, UploadRequest{
 		Headers: fencedHeaders(w.opts.Headers, w.res.Record), SSE: w.opts.SSE, SSEKMSKeyID: w.opts.SSEKMSKeyID, Tags: w.opts.Tags,
+		Checksum: uploadChecksum,
 	}); err != nil {
 		return false, err
 	}

@@ -2,7 +2,9 @@
 //
 // An issuer must never give a number twice and never go back, whatever crashes
 // or is restored from a backup. [DynamoDB] keeps one counter item per scope
-// and takes a number with a single atomic update.
+// and takes a number with a single atomic update; [S3] keeps one object per
+// scope, for those who have only an object store. A counter that did go back
+// is refused, and put right by a [Reconciler].
 package issuer
 
 import (
@@ -48,7 +50,7 @@ const (
 // An Error says why an issuer gave no number and what to do about it. It
 // wraps [guard.ErrIssuerRefuses].
 type Error struct {
-	// Source names the issuer: dynamodb://TABLE.
+	// Source names the issuer: dynamodb://TABLE, s3://BUCKET/PREFIX.
 	Source string
 	Scope  string
 	Detail string
@@ -150,6 +152,11 @@ func InitDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (d *Dyn
 	if err := waiter.Wait(ctx, &dynamodb.DescribeTableInput{TableName: &table}, longest); err != nil {
 		return nil, created, fmt.Errorf("wait until table %s is active: %w", table, err)
 	}
+	if created {
+		if err := enableTTL(ctx, client, table); err != nil {
+			return nil, created, err
+		}
+	}
 	d, err = OpenDynamoDB(ctx, client, table)
 	return d, created, err
 }
@@ -228,6 +235,15 @@ func (d *DynamoDB) CreateScope(ctx context.Context, scope string) (id guard.Issu
 // when the counter was replaced while this process held the old one, and when
 // it went back.
 func (d *DynamoDB) Issue(ctx context.Context, scope string) (guard.Token, error) {
+	return d.issue(ctx, scope, guard.Record{})
+}
+
+// IssueAfter implements [guard.ClaimedIssuer], with the same one request.
+func (d *DynamoDB) IssueAfter(ctx context.Context, claim guard.Record) (guard.Token, error) {
+	return d.issue(ctx, claim.Scope, claim)
+}
+
+func (d *DynamoDB) issue(ctx context.Context, scope string, claim guard.Record) (guard.Token, error) {
 	if err := guard.CheckScope(scope); err != nil {
 		return guard.Token{}, err
 	}
@@ -242,8 +258,12 @@ func (d *DynamoDB) Issue(ctx context.Context, scope string) (guard.Token, error)
 		":one": num("1"), ":tid": str(d.id), ":created": num(d.created),
 	}
 	if known {
-		cond += " AND #issuer = :issuer"
-		values[":issuer"] = str(before.issuer.String())
+		cond += " AND #issuer = :issuer AND #number >= :last"
+		values[":issuer"], values[":last"] = str(before.issuer.String()), num(strconv.FormatInt(before.last, 10))
+	}
+	if claim.Number > 0 {
+		cond += " AND (#issuer <> :claimed OR #number >= :claim)"
+		values[":claimed"], values[":claim"] = str(claim.Issuer.String()), num(strconv.FormatInt(claim.Number, 10))
 	}
 	out, err := d.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
 		TableName:           &d.table,
@@ -258,7 +278,7 @@ func (d *DynamoDB) Issue(ctx context.Context, scope string) (guard.Token, error)
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	})
 	if err != nil {
-		return guard.Token{}, d.explain(ctx, scope, before, known, err)
+		return guard.Token{}, d.explain(ctx, scope, before, known, claim, err)
 	}
 	id, err := guard.ParseIssuerID(text(out.Attributes[attrIssuer]))
 	if err != nil {
@@ -270,7 +290,7 @@ func (d *DynamoDB) Issue(ctx context.Context, scope string) (guard.Token, error)
 	}
 	if known && n <= before.last {
 		return guard.Token{}, d.refuse(scope, nil,
-			fmt.Sprintf("the counter went back: it gave %d after %d", n, before.last), rolledBack...)
+			fmt.Sprintf("the counter went back: it gave %d after %d", n, before.last), raise(scope))
 	}
 	tok, err := guard.NewToken(id, scope, n)
 	if err != nil {
@@ -282,6 +302,109 @@ func (d *DynamoDB) Issue(ctx context.Context, scope string) (guard.Token, error)
 	}
 	d.mu.Unlock()
 	return tok, nil
+}
+
+// Reconcile implements [Reconciler] with one UpdateItem, which also binds the
+// counter to this table.
+//
+// It refuses, with an [*Error], a counter whose number is damaged, and one
+// that is gone, or whose issuer id is damaged, where o names no id.
+func (d *DynamoDB) Reconcile(ctx context.Context, scope string, o ReconcileOptions) (Reconciled, error) {
+	if err := o.Check(scope); err != nil {
+		return Reconciled{}, err
+	}
+	var first *Reconciled // of the updates that were refused
+	for range maxFailures {
+		item, err := d.read(ctx, scope)
+		if err != nil {
+			return Reconciled{}, err
+		}
+		r, err := d.plan(scope, item, o)
+		if err != nil || o.DryRun {
+			return r, err
+		}
+		if r.Changed {
+			var failed *types.ConditionalCheckFailedException
+			if err = d.raise(ctx, scope, item, r); errors.As(err, &failed) {
+				if first == nil {
+					first = &r
+				}
+				continue // it changed meanwhile, or an answer to this very update was lost
+			}
+			if err != nil {
+				return Reconciled{}, err
+			}
+		} else if first != nil {
+			r.Before, r.Moved, r.Changed = first.Before, first.Moved, true
+		}
+		d.mu.Lock()
+		if c := d.known[scope]; c.issuer != r.After.Issuer || c.last < r.After.Number {
+			d.known[scope] = counter{r.After.Issuer, r.After.Number}
+		}
+		d.mu.Unlock()
+		return r, nil
+	}
+	return Reconciled{}, fmt.Errorf("reconcile the counter of scope %s in table %s: it changed each time it was looked at: try again", scope, d.table)
+}
+
+// maxFailures bounds how often one call meets what may pass.
+const maxFailures = 10
+
+// plan says what shall become of a counter item.
+func (d *DynamoDB) plan(scope string, item map[string]types.AttributeValue, o ReconcileOptions) (Reconciled, error) {
+	var before *Counter
+	if len(item) > 0 {
+		n, err := strconv.ParseInt(text(item[attrNumber]), 10, 64)
+		if err != nil || n < 0 {
+			return Reconciled{}, d.refuse(scope, err, "the counter is not a number from 0 to 2^63-1", "use another scope, for new keys")
+		}
+		before = &Counter{Number: n}
+		if id, err := guard.ParseIssuerID(text(item[attrIssuer])); err == nil {
+			before.Issuer = id
+		}
+	}
+	d.mu.Lock()
+	known := d.known[scope]
+	d.mu.Unlock()
+	moved := before != nil && (text(item[attrTableID]) != d.id || text(item[attrTableCreated]) != d.created)
+	r, err := o.plan(before, moved, known)
+	if err != nil {
+		return r, d.refuse(scope, nil, err.Error(), freshCounter(scope))
+	}
+	return r, nil
+}
+
+// raise makes the counter what r says, if it is still r.Before, or has gone on
+// from there and not as far.
+func (d *DynamoDB) raise(ctx context.Context, scope string, item map[string]types.AttributeValue, r Reconciled) error {
+	cond := "attribute_not_exists(#issuer)"
+	values := map[string]types.AttributeValue{
+		":number": num(strconv.FormatInt(r.After.Number, 10)), ":id": str(r.After.Issuer.String()),
+		":tid": str(d.id), ":created": num(d.created),
+	}
+	if was, ok := item[attrIssuer]; ok {
+		cond = "#issuer = :was"
+		values[":was"] = was
+	}
+	if r.Before == nil {
+		cond = "attribute_not_exists(#number)"
+	} else {
+		cond += " AND #number <= :number"
+	}
+	_, err := d.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+		TableName:           &d.table,
+		Key:                 d.key(scope),
+		UpdateExpression:    aws.String("SET #number = :number, #issuer = :id, #tid = :tid, #created = :created"),
+		ConditionExpression: &cond,
+		ExpressionAttributeNames: map[string]string{
+			"#number": attrNumber, "#issuer": attrIssuer, "#tid": attrTableID, "#created": attrTableCreated,
+		},
+		ExpressionAttributeValues: values,
+	})
+	if err != nil {
+		return fmt.Errorf("reconcile the counter of scope %s in table %s: %w", scope, d.table, err)
+	}
+	return nil
 }
 
 // Peek returns the issuer id of the scope's counter and the last number that it
@@ -312,18 +435,14 @@ func (d *DynamoDB) Peek(ctx context.Context, scope string) (guard.IssuerID, int6
 	return id, n, nil
 }
 
-var rolledBack = []string{
-	"let no writer of this scope run until the counter is above every number it gave",
-	"or use a new scope, for new keys",
-}
-
 // explain finds out why the update was refused.
-func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, known bool, err error) error {
+func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, known bool, claim guard.Record, err error) error {
 	var failed *types.ConditionalCheckFailedException
 	var missing *types.ResourceNotFoundException
 	switch {
 	case errors.As(err, &missing):
-		return d.refuse(scope, err, "the table is gone", "make it: s3fence init; its old numbers are lost")
+		return d.refuse(scope, err, "the table is gone",
+			"make it: s3fence init; then make the counter again above its numbers: s3fence token reconcile --scope "+scope)
 	case !errors.As(err, &failed):
 		return fmt.Errorf("take a number of scope %s from table %s: %w", scope, d.table, err)
 	}
@@ -341,6 +460,14 @@ func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, kn
 	if err := d.judge(scope, old, expect); err != nil {
 		return err
 	}
+	switch n, perr := strconv.ParseInt(text(old[attrNumber]), 10, 64); {
+	case perr != nil:
+		return d.refuse(scope, perr, "the counter is not a number from 0 to 2^63-1", "use another scope, for new keys")
+	case n < before.last:
+		return d.refuse(scope, nil, wentBack(n, before.last), raise(scope))
+	case text(old[attrIssuer]) == claim.Issuer.String() && n < claim.Number:
+		return Behind(d.source(), n, claim)
+	}
 	return fmt.Errorf("take a number of scope %s from table %s: the counter changed while it was looked at: %w", scope, d.table, err)
 }
 
@@ -349,16 +476,16 @@ func (d *DynamoDB) judge(scope string, item map[string]types.AttributeValue, exp
 	id, created, is := text(item[attrTableID]), text(item[attrTableCreated]), text(item[attrIssuer])
 	switch {
 	case len(item) == 0:
-		return d.refuse(scope, nil, "it has no counter", "make it: s3fence init --scope "+scope)
+		return d.refuse(scope, nil, "it has no counter", "make it: s3fence init --scope "+scope, makeAgain(scope))
 	case id != d.id || created != d.created:
 		return d.refuse(scope, nil, fmt.Sprintf(
 			"the counter was made in table %s (created %s), and this one is %s (created %s): the table was restored or copied, so the counter may have gone back",
-			orNone(id), orNone(created), orNone(d.id), d.created), rolledBack...)
+			orNone(id), orNone(created), orNone(d.id), d.created), raise(scope))
 	case expect != nil && is != expect.String():
 		return d.refuse(scope, nil, fmt.Sprintf("the counter was made anew: its issuer id was %s and is %s", expect, orNone(is)),
-			"start this process again, for new keys only: objects written under the old counter refuse the new one's numbers")
+			giveBack(scope))
 	case is == "":
-		return d.refuse(scope, nil, "the counter has no issuer id")
+		return d.refuse(scope, nil, "the counter has no issuer id", giveBack(scope))
 	}
 	return nil
 }
@@ -378,8 +505,10 @@ func (d *DynamoDB) key(scope string) map[string]types.AttributeValue {
 }
 
 func (d *DynamoDB) refuse(scope string, err error, detail string, cures ...string) error {
-	return &Error{Source: "dynamodb://" + d.table, Scope: scope, Detail: detail, Cures: cures, Err: err}
+	return &Error{Source: d.source(), Scope: scope, Detail: detail, Cures: cures, Err: err}
 }
+
+func (d *DynamoDB) source() string { return "dynamodb://" + d.table }
 
 func str(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 func num(s string) types.AttributeValue { return &types.AttributeValueMemberN{Value: s} }

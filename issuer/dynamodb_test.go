@@ -3,6 +3,7 @@ package issuer
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,12 @@ func (f *fakeTable) GetItem(_ context.Context, in *dynamodb.GetItemInput, _ ...f
 func (f *fakeTable) UpdateItem(_ context.Context, in *dynamodb.UpdateItemInput, _ ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error) {
 	f.updates = append(f.updates, in)
 	v := in.ExpressionAttributeValues
-	ok := f.item != nil && text(v[":tid"]) == text(f.item["table_id"]) && text(v[":created"]) == text(f.item["table_created"]) &&
+	below := func(name string) bool { // that is a condition, and does not hold
+		least, _ := strconv.ParseInt(text(v[name]), 10, 64)
+		n, err := strconv.ParseInt(text(f.item["number"]), 10, 64)
+		return v[name] != nil && err == nil && n < least
+	}
+	ok := f.item != nil && !below(":last") && (!below(":claim") || text(v[":claimed"]) != text(f.item["issuer"])) && text(v[":tid"]) == text(f.item["table_id"]) && text(v[":created"]) == text(f.item["table_created"]) &&
 		(v[":issuer"] == nil || text(v[":issuer"]) == text(f.item["issuer"]))
 	if !ok {
 		err := &types.ConditionalCheckFailedException{Message: aws.String("The conditional request failed")}
@@ -113,8 +119,8 @@ func TestOneRequestPerToken(t *testing.T) {
 	if c := *f.updates[0].ConditionExpression; strings.Contains(c, "#issuer AND") {
 		t.Errorf("first condition: %s", c)
 	}
-	if c := *f.updates[1].ConditionExpression; !strings.HasSuffix(c, "AND #issuer = :issuer") {
-		t.Errorf("once the issuer id is known the condition names it: %s", c)
+	if c := *f.updates[1].ConditionExpression; !strings.HasSuffix(c, "AND #issuer = :issuer AND #number >= :last") {
+		t.Errorf("once a number is known the condition names it: %s", c)
 	}
 }
 
@@ -178,7 +184,17 @@ func TestCounterChangesUnderUs(t *testing.T) {
 	}
 	f.item["number"] = num("3")
 	_, err := d.Issue(t.Context(), "nightly")
-	wantRefused(t, err, "went back: it gave 4 after 48")
+	wantRefused(t, err, "went back: it stands at 3, and had given 48")
+	f.item["number"] = num("48")
+	claim := guard.Record{Issuer: guard.IssuerID{0x8c, 0x1d, 0x0f, 0x2a, 0xb6, 0x4e, 0x97, 0xd3}, Scope: "nightly", Number: 50, Sequence: 1}
+	for range 3 { // however often it is asked
+		_, err = open(t, f).IssueAfter(t.Context(), claim)
+		wantRefused(t, err, "went back: it stands at 48, and 50 was given and claimed before")
+	}
+	claim.Number = 48
+	if tok, err := d.IssueAfter(t.Context(), claim); err != nil || tok.Number() != 49 {
+		t.Errorf("at the claim: %s, %v", tok, err)
+	}
 
 	f.item["issuer"] = str("0000000000000001")
 	_, err = d.Issue(t.Context(), "nightly")

@@ -9,9 +9,13 @@ import (
 	"math"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/issuer"
 )
 
-var _ guard.Issuer = (*Local)(nil)
+var (
+	_ guard.ClaimedIssuer = (*Local)(nil)
+	_ issuer.Reconciler   = (*Local)(nil)
+)
 
 // Issue implements [guard.Issuer]: it takes the next number of scope, durably.
 // A scope that has no counter gets one, with a fresh issuer id.
@@ -20,9 +24,28 @@ var _ guard.Issuer = (*Local)(nil)
 // [guard.ErrIssuerRefuses]; a scope that can't be one is [guard.ErrInvalid]. After
 // any other error, a cancelled context's too, at most a gap remains.
 func (l *Local) Issue(ctx context.Context, scope string) (guard.Token, error) {
+	return l.issue(ctx, scope, guard.Record{})
+}
+
+// IssueAfter implements [guard.ClaimedIssuer].
+func (l *Local) IssueAfter(ctx context.Context, claim guard.Record) (guard.Token, error) {
+	return l.issue(ctx, claim.Scope, claim)
+}
+
+func (l *Local) issue(ctx context.Context, scope string, claim guard.Record) (guard.Token, error) {
 	var id string
 	var number int64
 	err := l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, fresh guard.IssuerID) error {
+		if claim.Number > 0 {
+			err := tx.QueryRowContext(ctx, "SELECT number FROM scopes WHERE scope = ? AND issuer = ? AND number < ?",
+				scope, claim.Issuer.String(), claim.Number).Scan(&number)
+			if err == nil {
+				return issuer.Behind("local:"+l.dir, number, claim)
+			}
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+		}
 		err := tx.QueryRowContext(ctx, `INSERT INTO scopes (scope, issuer, number) VALUES (?, ?, 1)
 			ON CONFLICT (scope) DO UPDATE SET number = number + 1 WHERE number < ?
 			RETURNING issuer, number`, scope, fresh.String(), int64(math.MaxInt64)).Scan(&id, &number)
@@ -42,11 +65,11 @@ func (l *Local) Issue(ctx context.Context, scope string) (guard.Token, error) {
 }
 
 func newToken(id, scope string, number int64) (guard.Token, error) {
-	issuer, err := guard.ParseIssuerID(id)
+	iss, err := guard.ParseIssuerID(id)
 	if err != nil {
 		return guard.Token{}, fmt.Errorf("%w: the counter was tampered with: issuer id: %w", guard.ErrIssuerRefuses, err)
 	}
-	token, err := guard.NewToken(issuer, scope, number)
+	token, err := guard.NewToken(iss, scope, number)
 	if err != nil {
 		return guard.Token{}, fmt.Errorf("%w: the counter was tampered with: its number is %d", guard.ErrIssuerRefuses, number)
 	}
@@ -110,6 +133,48 @@ func (l *Local) peek(ctx context.Context, scope string) (id guard.IssuerID, numb
 		return id, 0, fmt.Errorf("%w: the counter was tampered with: issuer id: %w", guard.ErrIssuerRefuses, err)
 	}
 	return id, number, nil
+}
+
+// Reconcile implements [issuer.Reconciler]. A folder that was copied is not told
+// from the one that it was copied from, so that Moved is never set.
+//
+// A counter that is gone, or whose issuer id was tampered with, is
+// [guard.ErrIssuerRefuses] where o names no id; so is one whose number was
+// tampered with. Other errors are as for [Local.Issue].
+func (l *Local) Reconcile(ctx context.Context, scope string, o issuer.ReconcileOptions) (r issuer.Reconciled, err error) {
+	if err := o.Check(scope); err != nil {
+		return r, err
+	}
+	err = l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, _ guard.IssuerID) error {
+		var text string
+		before := new(issuer.Counter)
+		err := tx.QueryRowContext(ctx, "SELECT issuer, number FROM scopes WHERE scope = ?", scope).Scan(&text, &before.Number)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			before = nil
+		case err != nil:
+			return err
+		case before.Number < 0:
+			return fmt.Errorf("%w: the counter was tampered with: its number is %d: use another scope, for new keys", guard.ErrIssuerRefuses, before.Number)
+		default:
+			if id, err := guard.ParseIssuerID(text); err == nil {
+				before.Issuer = id
+			}
+		}
+		if r, err = o.Plan(before, false); err != nil {
+			return fmt.Errorf("%w: %w", guard.ErrIssuerRefuses, err)
+		}
+		if !r.Changed || o.DryRun {
+			return nil
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO scopes (scope, issuer, number) VALUES (?, ?, ?)
+			ON CONFLICT (scope) DO UPDATE SET issuer = excluded.issuer, number = excluded.number`, scope, r.After.Issuer.String(), r.After.Number)
+		return err
+	})
+	if err != nil {
+		return issuer.Reconciled{}, fmt.Errorf("reconcile the counter of scope %q: %w", scope, err)
+	}
+	return r, nil
 }
 
 // count runs fn in a transaction, with an issuer id for the counter that it may make.

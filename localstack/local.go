@@ -36,7 +36,7 @@ import (
 const (
 	// format is the version of the folder's layout and tables, kept in the
 	// database's user_version. An older folder is brought up to it at Open.
-	format = 2
+	format = 4
 	// lockWait is how long to wait for another process: for its transaction,
 	// or for its Open.
 	lockWait = 30 * time.Second
@@ -87,7 +87,7 @@ CREATE TABLE IF NOT EXISTS parts (
 	size   INTEGER NOT NULL,
 	crc32c INTEGER NOT NULL,
 	PRIMARY KEY (upload, number)
-) STRICT, WITHOUT ROWID;`}
+) STRICT, WITHOUT ROWID;`, leaseSchema, eventSchema}
 
 var errClosed = errors.New("the embedded store is closed")
 

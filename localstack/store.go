@@ -158,7 +158,7 @@ func (s *store) get(ctx context.Context, key string, opts guard.ReadOptions) (gu
 	if err != nil {
 		return guard.Object{}, nil, err
 	}
-	o, err := w.object(false)
+	o, err := w.object(opts.Whole())
 	if err != nil {
 		return guard.Object{}, nil, errors.Join(err, f.Close())
 	}

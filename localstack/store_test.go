@@ -119,7 +119,7 @@ func TestRoundTrip(t *testing.T) {
 			if !reflect.DeepEqual(got.Headers, want) {
 				t.Errorf("%s: headers\n%#v, want\n%#v", s.URL(key), got.Headers, want)
 			}
-			head, err := s.Head(t.Context(), key, guard.HeadOptions{VersionID: "null"})
+			head, err := s.Head(t.Context(), key, guard.HeadOptions{VersionID: "null", Checksum: true})
 			if err != nil || !reflect.DeepEqual(head, got) {
 				t.Errorf("head of %s: %#v %v, want\n%#v", s.URL(key), head, err, got)
 			}

@@ -188,14 +188,18 @@ func (s *Store) Head(ctx context.Context, key string, opts guard.HeadOptions) (g
 			out.CacheControl, out.ExpiresString, out.WebsiteRedirectLocation, out.StorageClass, out.Metadata),
 	}
 	if opts.Checksum {
-		obj.Checksum = fullChecksum(string(out.ChecksumType), func(name string) string {
-			return aws.ToString(map[string]*string{
-				"CRC32": out.ChecksumCRC32, "CRC32C": out.ChecksumCRC32C, "CRC64NVME": out.ChecksumCRC64NVME,
-				"SHA1": out.ChecksumSHA1, "SHA256": out.ChecksumSHA256,
-			}[name])
-		})
+		obj.Checksum = checksum(out.ChecksumType, out.ChecksumCRC32, out.ChecksumCRC32C, out.ChecksumCRC64NVME, out.ChecksumSHA1, out.ChecksumSHA256)
 	}
 	return obj, nil
+}
+
+// checksum gathers what HeadObject and GetObject return in types of their own.
+func checksum(kind types.ChecksumType, crc32, crc32c, crc64nvme, sha1, sha256 *string) guard.Checksum {
+	return fullChecksum(string(kind), func(name string) string {
+		return aws.ToString(map[string]*string{
+			"CRC32": crc32, "CRC32C": crc32c, "CRC64NVME": crc64nvme, "SHA1": sha1, "SHA256": sha256,
+		}[name])
+	})
 }
 
 // headers gathers what HeadObject and GetObject return in types of their own.
@@ -223,7 +227,8 @@ func size(n *int64) int64 {
 }
 
 // Get reads an object, as [guard.Store] says. The SDK compares the bytes with
-// the checksum that the store keeps of the whole object.
+// the checksum that the store keeps of the whole object, unless the client's
+// ResponseChecksumValidation is when required.
 func (s *Store) Get(ctx context.Context, key string, opts guard.ReadOptions) (guard.Object, io.ReadCloser, error) {
 	if err := s.checkKey(ctx, opGet, key); err != nil {
 		return guard.Object{}, nil, err
@@ -237,7 +242,11 @@ func (s *Store) Get(ctx context.Context, key string, opts guard.ReadOptions) (gu
 		in.Range = aws.String(rangeHeader(opts))
 	}
 	f := new(awsFlight)
-	out, err := s.client.GetObject(ctx, in, f.options)
+	out, err := s.client.GetObject(ctx, in, f.options, func(o *s3.Options) {
+		if o.ResponseChecksumValidation == aws.ResponseChecksumValidationWhenRequired {
+			in.ChecksumMode = ""
+		}
+	})
 	if err != nil {
 		obj, err := s.failRead(opGet, key, err, f)
 		return obj, nil, err
@@ -258,15 +267,19 @@ func (s *Store) Get(ctx context.Context, key string, opts guard.ReadOptions) (gu
 			out.CacheControl, out.ExpiresString, out.WebsiteRedirectLocation, out.StorageClass, out.Metadata),
 	}
 	length := obj.Size
-	if !opts.Whole() {
+	if opts.Whole() {
+		obj.Checksum = checksum(out.ChecksumType, out.ChecksumCRC32, out.ChecksumCRC32C, out.ChecksumCRC64NVME, out.ChecksumSHA1, out.ChecksumSHA256)
+	} else {
 		obj.Size = wholeSize(aws.ToString(out.ContentRange))
 	}
 	return obj, verify(out.Body, length, guard.Checksum{}), nil
 }
 
-// Put writes an object, as [guard.Store] says, in one PUT. Metadata must be
-// printable ASCII under lower-case keys; anything that a header could not
-// carry there and back unchanged is [guard.ErrRejected] and not sent.
+// Put writes an object, as [guard.Store] says, in one PUT with a CRC-32C that
+// the store checks and keeps, unless the client's RequestChecksumCalculation is
+// when required. Metadata must be printable ASCII under lower-case keys;
+// anything that a header could not carry there and back unchanged is
+// [guard.ErrRejected] and not sent.
 func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guard.PutResult, error) {
 	if err := s.checkPut(ctx, key, req); err != nil {
 		return guard.PutResult{}, err
@@ -275,7 +288,7 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 	in := &s3.PutObjectInput{
 		Bucket:                  &s.name,
 		Key:                     &key,
-		Body:                    req.Body.Reader(),
+		Body:                    bodyReader{req.Body.Reader()},
 		ContentLength:           aws.Int64(req.Body.Size()),
 		ContentType:             optional(h.ContentType),
 		ContentEncoding:         optional(h.ContentEncoding),
@@ -288,6 +301,7 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 		ServerSideEncryption:    types.ServerSideEncryption(req.SSE),
 		SSEKMSKeyId:             optional(req.SSEKMSKeyID),
 		Tagging:                 optional(tagging(req.Tags)),
+		ChecksumAlgorithm:       types.ChecksumAlgorithmCrc32c,
 		RequestPayer:            s.payer(),
 	}
 	if req.Condition.Absent() {
@@ -296,7 +310,11 @@ func (s *Store) Put(ctx context.Context, key string, req guard.PutRequest) (guar
 		in.IfMatch = aws.String(req.Condition.ETag())
 	}
 	f := new(awsFlight)
-	out, err := s.client.PutObject(ctx, in, f.options, expires(h.Expires))
+	out, err := s.client.PutObject(ctx, in, f.options, expires(h.Expires), func(o *s3.Options) {
+		if o.RequestChecksumCalculation == aws.RequestChecksumCalculationWhenRequired {
+			in.ChecksumAlgorithm = ""
+		}
+	})
 	if err == nil && aws.ToString(out.ETag) == "" {
 		err = errNoETag
 	}

@@ -117,6 +117,10 @@ func (s *Store) page(ctx context.Context, o op, prefix string, metadata *bool, n
 	return s.page(ctx, o, prefix, &without, next)
 }
 
+// errNoListing is about an answer of something that is no store: a login page,
+// for one, reads like an empty listing.
+var errNoListing = errors.New("the answer is not a listing of a bucket: is the endpoint a store?")
+
 var errNoMarker = errors.New("the store says that there are more and not where")
 
 func (s *Store) objectPages(opts guard.ListOptions) pager {
@@ -129,6 +133,9 @@ func (s *Store) objectPages(opts guard.ListOptions) pager {
 		out, err := s.client.ListObjectsV2(ctx, in, options...)
 		if err != nil {
 			return nil, false, err
+		}
+		if aws.ToString(out.Name) == "" {
+			return nil, false, errNoListing
 		}
 		more := aws.ToBool(out.IsTruncated)
 		if next := aws.ToString(out.NextContinuationToken); more && (next == "" || next == aws.ToString(in.ContinuationToken)) {
@@ -164,6 +171,9 @@ func (s *Store) versionPages(opts guard.ListOptions) pager {
 		out, err := s.client.ListObjectVersions(ctx, in, options...)
 		if err != nil {
 			return nil, false, err
+		}
+		if aws.ToString(out.Name) == "" {
+			return nil, false, errNoListing
 		}
 		more := aws.ToBool(out.IsTruncated)
 		next := decodeKey(out.EncodingType, out.NextKeyMarker)

@@ -19,9 +19,9 @@ var errNoUploadID = errors.New("the store answered without an upload id")
 
 // CreateUpload begins a multipart upload, as [guard.Store] says. What it
 // refuses unsent is what Put does. With a Checksum, the object gets one of that
-// algorithm, of its whole; with none, requests carry no checksum, whatever the
-// client is configured to add, since an upload takes it in all its requests or
-// in none.
+// algorithm, of its whole, unless the client's RequestChecksumCalculation is
+// when required; with none, requests carry no checksum, whatever the client is
+// configured to add, since an upload takes it in all its requests or in none.
 func (s *Store) CreateUpload(ctx context.Context, key string, req guard.UploadRequest) (guard.Upload, error) {
 	if err := s.checkUpload(ctx, key, req); err != nil {
 		return guard.Upload{}, err
@@ -48,7 +48,11 @@ func (s *Store) CreateUpload(ctx context.Context, key string, req guard.UploadRe
 		in.ChecksumType = types.ChecksumTypeFullObject
 	}
 	f := new(awsFlight)
-	out, err := s.client.CreateMultipartUpload(ctx, in, f.options, expires(h.Expires))
+	out, err := s.client.CreateMultipartUpload(ctx, in, f.options, expires(h.Expires), func(o *s3.Options) {
+		if o.RequestChecksumCalculation == aws.RequestChecksumCalculationWhenRequired {
+			req.Checksum, in.ChecksumAlgorithm, in.ChecksumType = "", "", ""
+		}
+	})
 	if err == nil && aws.ToString(out.UploadId) == "" {
 		err = errNoUploadID
 	}
@@ -56,7 +60,11 @@ func (s *Store) CreateUpload(ctx context.Context, key string, req guard.UploadRe
 		_, err = s.fail(opCreate, key, err, f, uploadFeatures(req))
 		return guard.Upload{}, err
 	}
-	return guard.Upload{Key: key, ID: *out.UploadId, Checksum: req.Checksum}, nil
+	return guard.Upload{
+		Key: key, ID: *out.UploadId, Checksum: req.Checksum,
+		// Stores that do not know the type take the algorithm all the same.
+		Composite: req.Checksum != "" && out.ChecksumType != types.ChecksumTypeFullObject,
+	}, nil
 }
 
 // noDefaultChecksum keeps the SDK from adding a checksum that the upload did not begin with.
@@ -72,7 +80,7 @@ func (s *Store) UploadPart(ctx context.Context, up guard.Upload, number int, bod
 	f := new(awsFlight)
 	out, err := s.client.UploadPart(ctx, &s3.UploadPartInput{
 		Bucket: &s.name, Key: &up.Key, UploadId: &up.ID, PartNumber: aws.Int32(int32(number)),
-		Body: body.Reader(), ContentLength: aws.Int64(body.Size()),
+		Body: bodyReader{body.Reader()}, ContentLength: aws.Int64(body.Size()),
 		ChecksumAlgorithm: types.ChecksumAlgorithm(up.Checksum), RequestPayer: s.payer(),
 	}, f.options, noDefaultChecksum)
 	if err == nil && aws.ToString(out.ETag) == "" {
@@ -82,14 +90,9 @@ func (s *Store) UploadPart(ctx context.Context, up guard.Upload, number int, bod
 		_, err = s.fail(opPart, up.Key, err, f, "multipart upload")
 		return guard.Part{}, err
 	}
-	// A store that keeps the checksum may not repeat it, and wants it back.
-	value := aws.ToString(map[string]*string{
-		"CRC32": out.ChecksumCRC32, "CRC32C": out.ChecksumCRC32C, "CRC64NVME": out.ChecksumCRC64NVME,
-	}[up.Checksum])
-	if sums, ok := s3.GetComputedInputChecksumsMetadata(out.ResultMetadata); ok && value == "" {
-		value = sums.ComputedChecksums[up.Checksum]
-	}
-	return guard.Part{Number: number, ETag: *out.ETag, Size: body.Size(), Checksum: partChecksum(up, value)}, nil
+	// Of what was sent, whatever the store says that it got.
+	sums, _ := s3.GetComputedInputChecksumsMetadata(out.ResultMetadata)
+	return guard.Part{Number: number, ETag: *out.ETag, Size: body.Size(), Checksum: partChecksum(up, sums.ComputedChecksums[up.Checksum])}, nil
 }
 
 func partChecksum(up guard.Upload, value string) guard.Checksum {
@@ -151,6 +154,7 @@ func (s *Store) CompleteUpload(ctx context.Context, up guard.Upload, req guard.C
 	if err := s.checkComplete(ctx, up, req); err != nil {
 		return guard.PutResult{}, err
 	}
+	req.Checksum = wholeChecksum(up, req)
 	parts := make([]types.CompletedPart, len(req.Parts))
 	for i, p := range req.Parts {
 		parts[i] = types.CompletedPart{PartNumber: aws.Int32(int32(p.Number)), ETag: &req.Parts[i].ETag}
@@ -236,6 +240,9 @@ func (s *Store) uploads(ctx context.Context, prefix string) iter.Seq2[guard.Uplo
 		for {
 			f := new(awsFlight)
 			out, err := s.client.ListMultipartUploads(ctx, in, f.options)
+			if err == nil && aws.ToString(out.Bucket) == "" {
+				err = errNoListing
+			}
 			var next, id string
 			if err == nil && aws.ToBool(out.IsTruncated) {
 				next, id = decodeKey(out.EncodingType, out.NextKeyMarker), aws.ToString(out.NextUploadIdMarker)

@@ -108,8 +108,10 @@ var motoKnown = map[string]string{
 	"MultipartChecksum/CRC32-wrong":        motoChecksum,
 	"MultipartChecksum/CRC32C-wrong":       motoChecksum,
 	"MultipartChecksum/CRC64NVME-wrong":    motoChecksum,
-	"MultipartChecksum/CRC32C":             "moto says CRC32C and gives the CRC32",
-	"MultipartChecksum/CRC64NVME":          "moto says CRC64NVME and gives the CRC32",
+	"MultipartChecksum/CRC32C":             motoCRC32,
+	"MultipartChecksum/CRC32C-of-parts":    motoCRC32,
+	"MultipartChecksum/CRC64NVME":          motoCRC32,
+	"MultipartChecksum/CRC64NVME-of-parts": motoCRC32,
 	"CopyPart/past-the-end":                "moto copies what there is of a range",
 	"CopyPart/source":                      "moto ignores the condition on the source of a copy",
 	"CopyPart/versions":                    "moto ignores the condition on the source of a copy",
@@ -119,6 +121,7 @@ const (
 	motoIfMatch  = "moto ignores If-Match at a completion"
 	motoMissing  = "moto answers 500 to an upload that is not there, and looks for it by its id alone"
 	motoChecksum = "moto compares no checksum"
+	motoCRC32    = "moto gives the CRC32 of a multipart object, whatever it calls it"
 )
 
 var motoKnownMinIOGo = map[string]string{

@@ -37,7 +37,7 @@ func versionPage(nextKey, nextID, entries string) string {
 	if nextKey != "" {
 		more = "<IsTruncated>true</IsTruncated><NextKeyMarker>" + url.QueryEscape(nextKey) + "</NextKeyMarker><NextVersionIdMarker>" + nextID + "</NextVersionIdMarker>"
 	}
-	return "<ListVersionsResult><EncodingType>url</EncodingType>" + more + entries + "</ListVersionsResult>"
+	return "<ListVersionsResult><Name>bucket</Name><EncodingType>url</EncodingType>" + more + entries + "</ListVersionsResult>"
 }
 
 func TestListOnTheWire(t *testing.T) {
@@ -158,9 +158,26 @@ func TestListOutOfOrder(t *testing.T) {
 	}
 }
 
+// A login page, for one, is no empty bucket.
+func TestListOfNoStore(t *testing.T) {
+	r := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "<html><body>Log in</body></html>")
+	})
+	s := client{url: r.URL}.aws(t)
+	for _, versions := range []bool{false, true} {
+		got, err := names(t, s, guard.ListOptions{Versions: versions})
+		if contains(t, err, "is the endpoint a store?"); len(got) > 0 {
+			t.Errorf("%q", got)
+		}
+	}
+	for _, err := range s.Uploads(t.Context(), "") {
+		contains(t, err, "is the endpoint a store?")
+	}
+}
+
 func TestListEndless(t *testing.T) {
 	for name, page := range map[string]string{
-		"no marker":   "<R><IsTruncated>true</IsTruncated></R>",
+		"no marker":   "<R><Name>bucket</Name><IsTruncated>true</IsTruncated></R>",
 		"same marker": objectPage("1", contents("", "a")),
 	} {
 		t.Run(name, func(t *testing.T) {

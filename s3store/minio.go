@@ -228,11 +228,13 @@ func (s *MinIOStore) Get(ctx context.Context, key string, opts guard.ReadOptions
 		return guard.Object{}, nil, s.fail(opGet, key, err, f, "")
 	}
 	obj := object(info, h)
-	length, sum := obj.Size, headerChecksum(h)
-	if !opts.Whole() {
-		obj.Size, sum = wholeSize(h.Get("Content-Range")), guard.Checksum{}
+	length := obj.Size
+	if opts.Whole() {
+		obj.Checksum = headerChecksum(h)
+	} else {
+		obj.Size = wholeSize(h.Get("Content-Range"))
 	}
-	return obj, verify(body, length, sum), nil
+	return obj, verify(body, length, obj.Checksum), nil
 }
 
 // setHeaders sets headers that minio-go has no option for. An encryption is
@@ -336,7 +338,7 @@ func sums(ctx context.Context, body guard.Body, algorithm string, signed bool) (
 	if signed {
 		ws = append(ws, sha)
 	}
-	if _, err := io.Copy(io.MultiWriter(ws...), contextReader{ctx, body.Reader()}); err != nil {
+	if _, err := copyTo(io.MultiWriter(ws...), contextReader{ctx, body.Reader()}); err != nil {
 		return guard.Checksum{}, "", err
 	}
 	if crc != nil {

@@ -169,6 +169,7 @@ func (s *MinIOStore) CompleteUpload(ctx context.Context, up guard.Upload, req gu
 	if err := s.checkComplete(ctx, up, req); err != nil {
 		return guard.PutResult{}, err
 	}
+	req.Checksum = wholeChecksum(up, req)
 	if err := s.ready(ctx, opComplete, up.Key); err != nil {
 		return guard.PutResult{}, err
 	}

@@ -392,7 +392,7 @@ func objectPage(next, entries string) string {
 	if next != "" {
 		more = "<IsTruncated>true</IsTruncated><NextContinuationToken>" + next + "</NextContinuationToken>"
 	}
-	return "<ListBucketResult><EncodingType>url</EncodingType>" + more + entries + "</ListBucketResult>"
+	return "<ListBucketResult><Name>bucket</Name><EncodingType>url</EncodingType>" + more + entries + "</ListBucketResult>"
 }
 
 func TestMinIOListOrder(t *testing.T) {

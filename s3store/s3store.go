@@ -18,12 +18,14 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/s3fence/s3fence/guard"
@@ -226,15 +228,15 @@ func (b bucket) checkETag(o op, key, etag string) error {
 }
 
 func (b bucket) checkHeaders(o op, key string, h guard.Headers, sse, sseKey string) error {
-	for name, v := range map[string]string{
-		"content type": h.ContentType, "content encoding": h.ContentEncoding,
-		"content disposition": h.ContentDisposition, "content language": h.ContentLanguage,
-		"cache control": h.CacheControl, "expires": h.Expires,
-		"website redirect": h.WebsiteRedirect, "storage class": h.StorageClass,
-		"encryption": sse, "encryption key": sseKey,
+	for _, f := range [...]struct{ name, value string }{
+		{"content type", h.ContentType}, {"content encoding", h.ContentEncoding},
+		{"content disposition", h.ContentDisposition}, {"content language", h.ContentLanguage},
+		{"cache control", h.CacheControl}, {"expires", h.Expires},
+		{"website redirect", h.WebsiteRedirect}, {"storage class", h.StorageClass},
+		{"encryption", sse}, {"encryption key", sseKey},
 	} {
-		if !printable(v) {
-			return b.reject(o, key, fmt.Errorf("%s %q: %s", name, v, printableRule))
+		if !printable(f.value) {
+			return b.reject(o, key, fmt.Errorf("%s %q: %s", f.name, f.value, printableRule))
 		}
 	}
 	if sseKey != "" && sse == "" {
@@ -417,6 +419,21 @@ func completeFeatures(req guard.CompleteRequest) string {
 		f = append(f, "full-object "+req.Checksum.Algorithm)
 	}
 	return strings.Join(f, ", ")
+}
+
+// copyBuffers are lent to the reading of bodies.
+var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// A bodyReader lends io.Copy a buffer, which would make one for each request.
+type bodyReader struct{ *io.SectionReader }
+
+// WriteTo implements io.WriterTo.
+func (r bodyReader) WriteTo(w io.Writer) (int64, error) { return copyTo(w, r.SectionReader) }
+
+func copyTo(w io.Writer, r io.Reader) (int64, error) {
+	b := copyBuffers.Get().(*[32 << 10]byte)
+	defer copyBuffers.Put(b)
+	return io.CopyBuffer(w, r, b[:])
 }
 
 var errNoETag = errors.New("the store answered without an ETag")

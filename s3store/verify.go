@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/minio/minio-go/v7"
+
 	"github.com/s3fence/s3fence/guard"
 )
 
@@ -28,6 +30,33 @@ func fullChecksum(kind string, value func(name string) string) guard.Checksum {
 		}
 	}
 	return guard.Checksum{}
+}
+
+// wholeChecksum is what an upload's completion says of the whole object: what
+// is asked for, or else what the checksums of its parts come to, if every part
+// has one and a size to combine it by.
+func wholeChecksum(up guard.Upload, req guard.CompleteRequest) guard.Checksum {
+	if up.Checksum == "" || up.Composite || req.Checksum.Value != "" {
+		return req.Checksum
+	}
+	parts := make([]minio.ObjectPart, len(req.Parts))
+	for i, p := range req.Parts {
+		if p.Checksum.Algorithm != up.Checksum || p.Size == 0 && len(parts) > 1 {
+			return guard.Checksum{}
+		}
+		parts[i] = minio.ObjectPart{
+			PartNumber: p.Number, Size: p.Size,
+			// The algorithm tells which of them counts.
+			ChecksumCRC32: p.Checksum.Value, ChecksumCRC32C: p.Checksum.Value, ChecksumCRC64NVME: p.Checksum.Value,
+		}
+	}
+	sum, err := map[string]minio.ChecksumType{
+		"CRC32": minio.ChecksumCRC32, "CRC32C": minio.ChecksumCRC32C, "CRC64NVME": minio.ChecksumCRC64NVME,
+	}[up.Checksum].FullObjectChecksum(parts)
+	if err != nil {
+		return guard.Checksum{} // a part's is none: the store will say so
+	}
+	return guard.Checksum{Algorithm: up.Checksum, Value: sum.Encoded()}
 }
 
 // rangeHeader asks for a part of the bytes.

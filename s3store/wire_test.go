@@ -40,9 +40,11 @@ type client struct {
 	retries int
 	noCreds bool
 	// checksums is when the SDK of AWS adds some. Default when supported, as
-	// config.LoadDefaultConfig sets it; left alone, nothing is checked.
+	// config.LoadDefaultConfig sets it.
 	checksums aws.RequestChecksumCalculation
-	opts      *s3store.Options
+	// validation is when it compares some. Default left alone.
+	validation aws.ResponseChecksumValidation
+	opts       *s3store.Options
 }
 
 var errNoCreds = errors.New("the metadata service is out")
@@ -65,6 +67,7 @@ func (c client) aws(t *testing.T) guard.Store {
 		}),
 		HTTPClient:                 &http.Client{Transport: c.transport},
 		RequestChecksumCalculation: cmp.Or(c.checksums, aws.RequestChecksumCalculationWhenSupported),
+		ResponseChecksumValidation: c.validation,
 	}
 	if c.noCreds {
 		o.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
@@ -597,6 +600,7 @@ func TestHeadAndGetOnTheWire(t *testing.T) {
 			if err != nil || fmt.Sprint(obj) != fmt.Sprint(want) {
 				t.Errorf("head: %v\n got %+v\nwant %+v", err, obj, want)
 			}
+			want.Checksum = guard.Checksum{Algorithm: "CRC32C", Value: "4waSgw=="}
 			obj, body, err := s.Get(t.Context(), "k", guard.ReadOptions{})
 			if err != nil || fmt.Sprint(obj) != fmt.Sprint(want) {
 				t.Fatalf("get: %v\n got %+v\nwant %+v", err, obj, want)
@@ -605,7 +609,6 @@ func TestHeadAndGetOnTheWire(t *testing.T) {
 				t.Errorf("body %q %v", b, err)
 			}
 			_ = body.Close()
-			want.Checksum = guard.Checksum{Algorithm: "CRC32C", Value: "4waSgw=="}
 			obj, err = s.Head(t.Context(), "k", guard.HeadOptions{Checksum: true, VersionID: "v1"})
 			if err != nil || fmt.Sprint(obj) != fmt.Sprint(want) {
 				t.Errorf("head with checksum: %v\n got %+v\nwant %+v", err, obj, want)
@@ -769,7 +772,7 @@ func TestVersionsPages(t *testing.T) {
 
 func TestVersionsEndless(t *testing.T) {
 	r := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "<ListVersionsResult><IsTruncated>true</IsTruncated></ListVersionsResult>")
+		_, _ = io.WriteString(w, "<ListVersionsResult><Name>bucket</Name><IsTruncated>true</IsTruncated></ListVersionsResult>")
 	})
 	n := 0
 	for _, err := range guard.Versions(t.Context(), (client{url: r.URL}).aws(t), "k") {

@@ -588,6 +588,15 @@ func (h Harness) multipartChecksum(t *testing.T) {
 				t.Errorf("head: checksum %+v %v, want %+v", obj.Checksum, err, want)
 			}
 		})
+		h.run(t, "MultipartChecksum/"+algorithm+"-of-parts", func(t *testing.T) {
+			s := h.Open(t)
+			a := start(t, s)
+			a.become(t, s, guard.IfAbsent())
+			obj, err := s.Head(t.Context(), "k", guard.HeadOptions{Checksum: true})
+			if want := checksumOf(algorithm, whole); err != nil || obj.Checksum != want {
+				t.Errorf("head: checksum %+v %v, want %+v", obj.Checksum, err, want)
+			}
+		})
 		h.run(t, "MultipartChecksum/"+algorithm+"-wrong", func(t *testing.T) {
 			s := h.Open(t)
 			a := start(t, s)

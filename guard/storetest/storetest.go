@@ -707,6 +707,13 @@ func (h Harness) checksum(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "head", obj, w)
+	got, body, err := s.Get(t.Context(), "k", guard.ReadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := body.Close(); err != nil || got.Checksum != obj.Checksum {
+		t.Errorf("get: checksum %+v %v, head %+v", got.Checksum, err, obj.Checksum)
+	}
 	var sum hash.Hash
 	switch obj.Checksum.Algorithm {
 	case "CRC32":

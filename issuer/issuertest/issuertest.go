@@ -6,11 +6,13 @@ package issuertest
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/issuer"
 )
 
 // An Issuer can make a scope's counter besides counting.
@@ -53,6 +55,9 @@ func Run(t *testing.T, h Harness) {
 	t.Run("invalid scope", h.invalidScope)
 	t.Run("canceled", h.canceled)
 	t.Run("peek", h.peek)
+	t.Run("claimed", h.claimed)
+	t.Run("reconcile", h.reconcile)
+	t.Run("reconcile under issuers", h.reconcileUnderIssuers)
 	t.Run("all distinct", h.allDistinct)
 	t.Run("crash", h.crash)
 }
@@ -232,6 +237,180 @@ func (h Harness) peek(t *testing.T) {
 	}
 }
 
+// claimed holds the counter against claims: one above it is that of a counter
+// which went back, and takes no number from it.
+func (h Harness) claimed(t *testing.T) {
+	iss, ok := h.Open(t).(guard.ClaimedIssuer)
+	if !ok {
+		t.Skip("left out: the issuer is no ClaimedIssuer")
+	}
+	other := h.Open(t)
+	scope := h.scope(t, other)
+	first := issue(t, other, scope)
+	claim := guard.Record{Issuer: first.Issuer(), Scope: scope, Number: first.Number() + 1, Sequence: 1}
+	for range 3 {
+		if tok, err := iss.IssueAfter(t.Context(), claim); !errors.Is(err, guard.ErrIssuerRefuses) || !tok.IsZero() {
+			t.Errorf("below the claim: %s, %v", tok, err)
+		}
+	}
+	claim.Number--
+	if tok, err := iss.IssueAfter(t.Context(), claim); err != nil || tok.Number() != first.Number()+1 {
+		t.Errorf("at the claim: %s, %v", tok, err)
+	}
+	claim.Issuer, claim.Number = guard.IssuerID{1, 2, 3}, 1000
+	if tok, err := iss.IssueAfter(t.Context(), claim); err != nil || tok.Number() != first.Number()+2 {
+		t.Errorf("of another counter, which is for the caller to find: %s, %v", tok, err)
+	}
+}
+
+// reconciler is one more client, if it can reconcile. Issuers need not.
+func (h Harness) reconciler(t *testing.T) issuer.Reconciler {
+	t.Helper()
+	r, ok := h.Open(t).(issuer.Reconciler)
+	if !ok {
+		t.Skip("left out: the issuer is no Reconciler")
+	}
+	return r
+}
+
+func reconcile(t *testing.T, r issuer.Reconciler, scope string, o issuer.ReconcileOptions) issuer.Reconciled {
+	t.Helper()
+	got, err := r.Reconcile(t.Context(), scope, o)
+	if err != nil {
+		t.Fatalf("reconcile %+v: %v", o, err)
+	}
+	return got
+}
+
+// reconcile raises a counter, and never lowers it.
+func (h Harness) reconcile(t *testing.T) {
+	r, iss := h.reconciler(t), h.Open(t)
+	scope := h.scope(t, iss)
+	id := issue(t, iss, scope).Issuer()
+
+	for _, dry := range []bool{true, false} {
+		got := reconcile(t, r, scope, issuer.ReconcileOptions{AtLeast: 100, DryRun: dry})
+		if !got.Changed || got.Moved || got.Before == nil || *got.Before != (issuer.Counter{Issuer: id, Number: 1}) || got.After != (issuer.Counter{Issuer: id, Number: 100}) {
+			t.Errorf("dry run %v, from 1 to 100: before %v, %+v", dry, got.Before, got)
+		}
+	}
+	if tok := issue(t, iss, scope); tok.Number() != 101 || tok.Issuer() != id {
+		t.Errorf("after it was raised to 100: %s", tok)
+	}
+	for _, least := range []int64{0, 5, 101} {
+		if got := reconcile(t, r, scope, issuer.ReconcileOptions{AtLeast: least, Issuer: id}); got.Changed || got.After.Number != 101 {
+			t.Errorf("at 101, to at least %d: %+v", least, got)
+		}
+	}
+
+	// Another id, for new clients; a number is never lowered with it.
+	other := guard.IssuerID{1, 2, 3}
+	got := reconcile(t, r, scope, issuer.ReconcileOptions{AtLeast: 50, Issuer: other})
+	if !got.Changed || got.Before.Issuer != id || got.After != (issuer.Counter{Issuer: other, Number: 101}) {
+		t.Errorf("to another issuer id: %+v", got)
+	}
+	if tok := issue(t, h.Open(t), scope); tok.Number() != 102 || tok.Issuer() != other {
+		t.Errorf("with another issuer id: %s", tok)
+	}
+	if tok, err := r.(guard.Issuer).Issue(t.Context(), scope); err != nil || tok.Number() != 103 {
+		t.Errorf("by the client that reconciled: %s, %v", tok, err)
+	}
+
+	// A counter that is gone is made again, if it is known with which id.
+	gone := scope + "/gone"
+	if _, err := r.Reconcile(t.Context(), gone, issuer.ReconcileOptions{AtLeast: 7}); !errors.Is(err, guard.ErrIssuerRefuses) {
+		t.Errorf("no counter, no id: %v", err)
+	}
+	for _, dry := range []bool{true, false} {
+		got := reconcile(t, r, gone, issuer.ReconcileOptions{AtLeast: 7, Issuer: other, DryRun: dry})
+		if !got.Changed || got.Before != nil || got.After != (issuer.Counter{Issuer: other, Number: 7}) {
+			t.Errorf("dry run %v, no counter: %+v", dry, got)
+		}
+	}
+	if tok := issue(t, h.Open(t), gone); tok.Number() != 8 || tok.Issuer() != other {
+		t.Errorf("made again: %s", tok)
+	}
+
+	for _, o := range []issuer.ReconcileOptions{{AtLeast: -1}, {AtLeast: math.MaxInt64}} {
+		if _, err := r.Reconcile(t.Context(), scope, o); !errors.Is(err, guard.ErrInvalid) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := r.Reconcile(t.Context(), "a b", issuer.ReconcileOptions{}); !errors.Is(err, guard.ErrInvalid) {
+		t.Errorf("invalid scope: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Reconcile(ctx, scope, issuer.ReconcileOptions{AtLeast: 1000}); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+	if tok := issue(t, h.Open(t), scope); tok.Number() != 104 {
+		t.Errorf("after all that was refused: %s", tok)
+	}
+}
+
+// reconcileUnderIssuers raises a counter that others take numbers from.
+func (h Harness) reconcileUnderIssuers(t *testing.T) {
+	r, first := h.reconciler(t), h.Open(t)
+	scope := h.scope(t, first)
+	stop := make(chan struct{})
+	taken := make([][]int64, 4)
+	var wg sync.WaitGroup
+	for i := range taken {
+		iss := first
+		if i%2 == 0 {
+			iss = h.Open(t)
+		}
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				tok, err := iss.Issue(t.Context(), scope)
+				if err != nil {
+					t.Errorf("caller %d: %v", i, err)
+					return
+				}
+				taken[i] = append(taken[i], tok.Number())
+			}
+		})
+	}
+	for least := int64(1000); least <= 10_000; least += 1000 {
+		if got, err := r.Reconcile(t.Context(), scope, issuer.ReconcileOptions{AtLeast: least}); err != nil || got.After.Number < least {
+			t.Errorf("raise to %d: %+v, %v", least, got, err)
+		}
+		if tok := issue(t, h.Open(t), scope); tok.Number() <= least {
+			t.Errorf("%s after the counter was raised to %d", tok, least)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	distinct(t, taken)
+}
+
+// distinct checks that no number was given twice, and that each caller's rise.
+// It returns how many there are.
+func distinct(t *testing.T, taken [][]int64) int {
+	t.Helper()
+	owner := make(map[int64]int)
+	for i, ns := range taken {
+		last := int64(0)
+		for _, n := range ns {
+			if by, twice := owner[n]; twice {
+				t.Fatalf("callers %d and %d both got %d", by, i, n)
+			}
+			owner[n] = i
+			if n <= last {
+				t.Fatalf("caller %d got %d after %d", i, n, last)
+			}
+			last = n
+		}
+	}
+	return len(owner)
+}
+
 func (h Harness) allDistinct(t *testing.T) {
 	first := h.Open(t)
 	scope := h.scope(t, first)
@@ -254,22 +433,9 @@ func (h Harness) allDistinct(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	owner := make(map[int64]int)
-	for i, ns := range seen {
-		last := int64(0)
-		for _, n := range ns {
-			if by, twice := owner[n]; twice {
-				t.Fatalf("callers %d and %d both got %d", by, i, n)
-			}
-			owner[n] = i
-			if n <= last {
-				t.Fatalf("caller %d got %d after %d", i, n, last)
-			}
-			last = n
-		}
-	}
-	if want := h.Callers * h.Each; len(owner) != want {
-		t.Errorf("%d tokens, want %d", len(owner), want)
+	n := distinct(t, seen)
+	if want := h.Callers * h.Each; n != want {
+		t.Errorf("%d tokens, want %d", n, want)
 	}
 }
 

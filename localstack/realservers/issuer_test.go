@@ -156,6 +156,16 @@ func TestIssuerTableMadeAnew(t *testing.T) {
 			if _, _, err := fresh.CreateScope(t.Context(), "s"); !errors.Is(err, guard.ErrIssuerRefuses) {
 				t.Errorf("init over a restored counter: %v", err)
 			}
+			r, err := fresh.Reconcile(t.Context(), "s", issuer.ReconcileOptions{AtLeast: 7})
+			if err != nil || !r.Moved || !r.Changed || r.Before.Number != 1 || r.After != (issuer.Counter{Issuer: id, Number: 7}) {
+				t.Errorf("reconcile: %+v, %v", r, err)
+			}
+			if tok, err := openIssuer(t, s, table).Issue(t.Context(), "s"); err != nil || tok.Number() != 8 || tok.Issuer() != id {
+				t.Errorf("reconciled: %s, %v", tok, err)
+			}
+			if _, err := old.Issue(t.Context(), "s"); !errors.Is(err, guard.ErrIssuerRefuses) {
+				t.Errorf("reconciled, a process that opened the old table: %v", err)
+			}
 			// A counter made anew has another id, which the old process notices.
 			if _, err := client.DeleteItem(t.Context(), &dynamodb.DeleteItemInput{
 				TableName: &table, Key: map[string]types.AttributeValue{"scope": item.Items[0]["scope"], "item": item.Items[0]["item"]},
@@ -168,6 +178,33 @@ func TestIssuerTableMadeAnew(t *testing.T) {
 			}
 			if _, err := old.Issue(t.Context(), "s"); !errors.Is(err, guard.ErrIssuerRefuses) {
 				t.Errorf("counter made anew, old process: %v", err)
+			}
+		})
+	}
+}
+
+// The answer to the update of a Reconcile is lost, and the client sends it again.
+func TestReconcileLostAnswer(t *testing.T) {
+	for name, start := range dynamoServers {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			table := newTable(t, s)
+			direct := openIssuer(t, s, table)
+			id, _, err := direct.CreateScope(t.Context(), "s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range []guard.IssuerID{id, {1}} {
+				// The first two requests describe the table and read the item.
+				through, _ := behind(t, s, "POST nth=3 drop-answer")
+				least := int64(100 * (i + 1))
+				r, err := openIssuer(t, through, table).Reconcile(t.Context(), "s", issuer.ReconcileOptions{AtLeast: least, Issuer: want})
+				if err != nil || !r.Changed || r.Before.Issuer != id || r.Before.Number >= least || r.After != (issuer.Counter{Issuer: want, Number: least}) {
+					t.Errorf("to issuer %s: %+v, %v", want, r, err)
+				}
+				if tok, err := openIssuer(t, s, table).Issue(t.Context(), "s"); err != nil || tok.Number() != least+1 || tok.Issuer() != want {
+					t.Errorf("then %s, %v", tok, err)
+				}
 			}
 		})
 	}

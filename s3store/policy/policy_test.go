@@ -316,7 +316,8 @@ var attempts = []struct {
 	{"PartiQL", item("dynamodb:PartiQLUpdate", "nightly"), no, no, none, no},
 	{"DeleteTable", item("dynamodb:DeleteTable"), no, no, none, no},
 	{"deletion protection off", item("dynamodb:UpdateTable"), no, no, none, no},
-	{"expire the counter", item("dynamodb:UpdateTimeToLive"), no, no, none, no},
+	{"expire items", item("dynamodb:UpdateTimeToLive"), no, no, yes, no},
+	{"what expires", item("dynamodb:DescribeTimeToLive"), none, none, yes, yes},
 	{"the table's policy", item("dynamodb:DeleteResourcePolicy"), no, no, none, no},
 	{"restore", item("dynamodb:RestoreTableToPointInTime"), no, none, none, yes},
 

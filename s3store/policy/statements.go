@@ -50,6 +50,8 @@ var (
 		"dynamodb:DeleteResourcePolicy", "dynamodb:DeleteTable", "dynamodb:PutResourcePolicy",
 		"dynamodb:UpdateTable", "dynamodb:UpdateTimeToLive",
 	}
+	// What has the tokens of old events removed.
+	expireEvents = []string{"dynamodb:DescribeTimeToLive", "dynamodb:UpdateTimeToLive"}
 	// A table's own policy can't name these: they make a table.
 	makeTable = []string{
 		"dynamodb:CreateTable", "dynamodb:ImportTable", "dynamodb:RestoreTableFromAwsBackup",
@@ -239,7 +241,7 @@ func (c *Config) tableStatements(r Role) []statement {
 	if r == Admin {
 		return []statement{{
 			sid: "AdminTable", effect: allow, resources: table,
-			actions: slices.Concat([]string{"dynamodb:CreateTable", "dynamodb:DescribeTable"}, useScope, []string{"dynamodb:PutItem"}),
+			actions: slices.Concat([]string{"dynamodb:CreateTable", "dynamodb:DescribeTable"}, useScope, []string{"dynamodb:PutItem"}, expireEvents),
 		}}
 	}
 	op, not := "StringEquals", "StringNotEquals"

@@ -589,6 +589,8 @@ resource "aws_iam_policy" "s3fence_admin" {
           "dynamodb:GetItem",
           "dynamodb:UpdateItem",
           "dynamodb:PutItem",
+          "dynamodb:DescribeTimeToLive",
+          "dynamodb:UpdateTimeToLive",
         ]
         Resource = ["arn:aws:dynamodb:eu-central-1:111122223333:table/s3fence"]
       },

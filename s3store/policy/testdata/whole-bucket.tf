@@ -494,6 +494,8 @@ resource "aws_iam_policy" "s3fence_admin" {
           "dynamodb:GetItem",
           "dynamodb:UpdateItem",
           "dynamodb:PutItem",
+          "dynamodb:DescribeTimeToLive",
+          "dynamodb:UpdateTimeToLive",
         ]
         Resource = ["arn:aws:dynamodb:*:*:table/s3fence"]
       },
