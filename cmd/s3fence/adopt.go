@@ -51,6 +51,9 @@ does; with --recover also to those that were deleted.`,
 		if err := m.check(f); err != nil {
 			return err
 		}
+		if err := a.fromRun(c, &o.Sequence); err != nil {
+			return err
+		}
 		return a.runVerb(c.Context(), verb{
 			op: "adopt", doing: "adopting", dryRun: o.DryRun,
 			write: func(ctx context.Context, g *guard.Guard, tok guard.Token, key string) (guard.Result, error) {

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/guard/state"
 	"github.com/s3fence/s3fence/issuer"
 	"github.com/s3fence/s3fence/localstack"
 )
@@ -50,6 +51,7 @@ type app struct {
 	fenceMaxAge time.Duration            // --fence-max-age
 	skipProfile bool                     // --no-profile
 	profiles    map[string]guard.Profile // read, by bucket
+	remembered  *state.File              // --state
 }
 
 // settings are the common flags that have a twin in the environment. What the
@@ -61,7 +63,7 @@ var settings = []struct{ flag, env, usage string }{
 	{"region", "", "AWS region [AWS_REGION]"},
 	{"profile", "", "profile of the AWS configuration files [AWS_PROFILE]"},
 	{"addressing", "", "bucket in the path or the host name: auto, path, virtual (auto: path when an endpoint is set)"},
-	{"issuer", "S3FENCE_ISSUER", "where tokens come from: dynamodb://TABLE (default dynamodb://s3fence) [S3FENCE_ISSUER]"},
+	{"issuer", "S3FENCE_ISSUER", "where tokens come from: dynamodb://TABLE (default dynamodb://s3fence), or s3://BUCKET/PREFIX [S3FENCE_ISSUER]"},
 	{"local", "S3FENCE_LOCAL", "embedded store and issuer kept in `DIR`: no account, no server [S3FENCE_LOCAL]"},
 	{"root", "S3FENCE_ROOT", "where scope fences and the store's profile are kept, s3://`BUCKET/PREFIX` (default: the top of the bucket) [S3FENCE_ROOT]"},
 	{"request-payer", "", "requester: agree to be charged, as requester-pays buckets demand"},
@@ -125,9 +127,9 @@ newer owner has written, can't overwrite the newer data.
 
 Exit codes: 0 done, 1 failed, 2 usage, 10 stale, 11 replayed, 12 token missing
 or malformed, 13 object unfenced, its record corrupt, or fence lost, 14 issuer
-or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown,
-18 issuer refuses, 130 interrupted. Of several objects the worst counts: 16, then
-10, then the first.`,
+or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown, 17
+lease held by another, or lost, 18 issuer refuses, 130 interrupted. Of several
+objects the worst counts: 16, then 10, then the first.`,
 		Example: `  # 1. upload under a fresh token, with nothing to start and no account
   s3fence put --local ./demo --scope nightly/report report.csv s3://demo/report.csv
 
@@ -157,7 +159,7 @@ or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown,
 	fixed(root, "addressing", "auto", "path", "virtual")
 	fixed(root, "log-format", "text", "json")
 	fixed(root, "request-payer", "requester")
-	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.lsCommand(), a.rmCommand(), a.adoptCommand(), a.claimCommand(), a.auditCommand(), a.doctorCommand(), a.policyCommand(), a.demoCommand())
+	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.lsCommand(), a.rmCommand(), a.adoptCommand(), a.claimCommand(), a.leaseCommand(), a.runCommand(), a.auditCommand(), a.doctorCommand(), a.policyCommand(), a.demoCommand())
 	completionExamples(root)
 	return root
 }
@@ -282,11 +284,14 @@ func (a *app) hint(err error) {
 	var hints []string
 	var r *guard.Refusal
 	var i *issuer.Error
+	var l *issuer.LeaseError
 	switch {
 	case errors.As(err, &r):
 		hints = r.Cures
 	case errors.As(err, &i):
 		hints = i.Cures
+	case errors.As(err, &l):
+		hints = l.Cures
 	case errors.As(err, new(usageError)):
 		hints = []string{"s3fence help shows the commands, s3fence help COMMAND one with an example"}
 	}

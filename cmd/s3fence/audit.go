@@ -262,6 +262,9 @@ func (j auditJSON) text() string {
 	}
 	fmt.Fprintf(&b, "%s: %d objects, %s: %d violations, %d warnings, %d notes (%.1f s, %.0f objects a second)",
 		printable(j.URL), j.Objects, versions, j.Violations, j.Warnings, j.Infos, j.Seconds, j.Rate)
+	if j.Outcome == "failed" {
+		b.WriteString(": not finished, so this says nothing of the rest")
+	}
 	if j.Note != "" {
 		fmt.Fprintf(&b, "\n%s", printable(j.Note))
 	}
@@ -308,6 +311,12 @@ type auditPage struct {
 func newAuditPage(url string, o auditFlags) (*auditPage, error) {
 	if isDir(o.html) || strings.HasSuffix(o.html, "/") {
 		return nil, usagef("--html %s is a folder: name a file in it", o.html)
+	}
+	if fi, err := os.Stat(o.html); err == nil && !fi.Mode().IsRegular() {
+		return nil, usagef("--html %s is not a regular file", o.html)
+	}
+	if target, err := filepath.EvalSymlinks(o.html); err == nil {
+		o.html = target // a link stays one
 	}
 	tmp, err := os.OpenFile(filepath.Join(filepath.Dir(o.html), ".s3fence-"+rand.Text()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {

@@ -162,6 +162,13 @@ func (a *app) saveProfile(ctx context.Context, endpoint, bucket string, j doctor
 	if err != nil {
 		return "", err
 	}
+	p := guard.Profile{
+		Endpoint: endpoint, Bucket: bucket, Pass: len(j.Failed) == 0, Failed: j.Failed, Limits: j.Limits,
+		UniqueETags: j.UniqueETags, ETagKinds: j.ETagKinds, Probe: j.Probe, Quick: j.Quick, Proven: time.Now().UTC().Truncate(time.Second),
+	}
+	if p.Pass {
+		a.keepProfile(bucket, p) // before it is saved: the issuer may count in this bucket
+	}
 	iss, err := a.openIssuer(ctx)
 	if err != nil {
 		return "", err
@@ -177,10 +184,7 @@ func (a *app) saveProfile(ctx context.Context, endpoint, bucket string, j doctor
 	if err != nil {
 		return "", err
 	}
-	res, err := guard.New(s.store, &guard.Options{Logger: a.log}).SaveProfile(ctx, tok, root, guard.Profile{
-		Endpoint: endpoint, Bucket: bucket, Pass: len(j.Failed) == 0, Failed: j.Failed, Limits: j.Limits,
-		UniqueETags: j.UniqueETags, ETagKinds: j.ETagKinds, Probe: j.Probe, Quick: j.Quick, Proven: time.Now().UTC().Truncate(time.Second),
-	})
+	res, err := guard.New(s.store, &guard.Options{Logger: a.log}).SaveProfile(ctx, tok, root, p)
 	return res.URL, err
 }
 
@@ -281,13 +285,18 @@ func (a *app) profileSource(ctx context.Context, bucket string, s opened) (guard
 		}
 		p, err := read(ctx)
 		if err == nil {
-			if a.profiles == nil {
-				a.profiles = map[string]guard.Profile{}
-			}
-			a.profiles[bucket] = p
+			a.keepProfile(bucket, p)
 		}
 		return p, err
 	}, nil
+}
+
+// keepProfile keeps what allows to write to bucket, for this run.
+func (a *app) keepProfile(bucket string, p guard.Profile) {
+	if a.profiles == nil {
+		a.profiles = map[string]guard.Profile{}
+	}
+	a.profiles[bucket] = p
 }
 
 func (a *app) noProfile() (bool, error) {

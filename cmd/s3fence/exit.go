@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/issuer"
 )
 
 // outcomes is the one table of what an error is called in JSON, which code the
@@ -30,6 +31,8 @@ var outcomes = []struct {
 	{guard.ErrScopeMismatch, string(guard.ErrScopeMismatch), 14, true},
 	{guard.ErrStoreUnsafe, string(guard.ErrStoreUnsafe), 15, true},
 	{guard.ErrRepeatableETag, string(guard.ErrRepeatableETag), 15, true},
+	{issuer.ErrLeaseHeld, "lease-held", 17, true},
+	{issuer.ErrLeaseLost, "lease-lost", 17, false},
 	{guard.ErrIssuerRefuses, string(guard.ErrIssuerRefuses), 18, true},
 	{guard.ErrExists, string(guard.ErrExists), 1, true},
 	{guard.ErrInvalid, string(guard.ErrInvalid), 2, false},
@@ -71,9 +74,20 @@ func exitCode(err error) int {
 	if err == nil {
 		return 0
 	}
+	if e := new(exitError); errors.As(err, &e) {
+		return e.code
+	}
 	_, exit, _ := outcomeOf(err)
 	return exit
 }
+
+// An exitError has the exit code of another program, or says why it has none.
+type exitError struct {
+	error
+	code int
+}
+
+func (e *exitError) Unwrap() error { return e.error }
 
 // badness orders the errors of several objects: the exit code is that of one
 // of unknown outcome, else of a stale one, else of the first.

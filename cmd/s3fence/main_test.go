@@ -53,9 +53,10 @@ func runScripts(t *testing.T, dir string, env map[string]string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":  exits,
-			"keep":   keep,
-			"around": around,
+			"exits":   exits,
+			"keep":    keep,
+			"around":  around,
+			"counter": counter,
 		},
 	})
 }

@@ -135,6 +135,13 @@ func (t *tally) stops(failFast bool) bool {
 	return t.broken || failFast && t.worst != nil
 }
 
+// well reports whether everything was done.
+func (t *tally) well() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.worst == nil && !t.broken
+}
+
 // end prints the summary, and returns the error to exit with.
 func (t *tally) end() error {
 	t.bar.end()

@@ -76,6 +76,9 @@ func (a *app) openGuard(ctx context.Context, bucket string) (*guard.Guard, error
 	if o.FenceMaxAge <= 0 {
 		o.FenceMaxAge = guard.EveryWrite
 	}
+	if o.Memory, err = a.memoryOf(s.endpoint, bucket); err != nil {
+		return nil, err
+	}
 	rootBucket, root, err := a.root(bucket)
 	if err != nil {
 		return nil, err
@@ -131,6 +134,18 @@ func regionOr(region string, endpoint *string) string {
 // got whole: longer than S3 takes to store 5 GiB.
 const answerTimeout = 2 * time.Minute
 
+// idleConns are kept for the next requests: more than any concurrency in use,
+// since each one that is closed costs the next request a handshake.
+const idleConns = 256
+
+// tune sets a transport up for many requests at once.
+func tune(t *http.Transport) {
+	t.ResponseHeaderTimeout = answerTimeout
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = idleConns, idleConns
+	// HTTP/2 would put all of them on one connection, and its window.
+	t.ForceAttemptHTTP2 = false
+}
+
 // awsConfig reads the SDK's configuration, once: each has credentials of its
 // own to fetch.
 func (a *app) awsConfig(ctx context.Context) (aws.Config, error) {
@@ -151,9 +166,7 @@ func (a *app) awsConfig(ctx context.Context) (aws.Config, error) {
 		})),
 		// A server that takes a request and never answers must not hold a
 		// command for ever; what it then did is for the guard to find out.
-		config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
-			t.ResponseHeaderTimeout = answerTimeout
-		})))
+		config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(tune)))
 	if err != nil {
 		return cfg, fmt.Errorf("read the AWS configuration: %w", err)
 	}
@@ -169,9 +182,52 @@ func (a *app) tableName() (string, error) {
 	}
 	table, ok := strings.CutPrefix(url, "dynamodb://")
 	if !ok || table == "" || strings.Contains(table, "/") {
-		return "", usagef("issuer %q is not dynamodb://TABLE", url)
+		return "", usagef("issuer %q is neither dynamodb://TABLE nor s3://BUCKET/PREFIX", url)
 	}
 	return table, nil
+}
+
+// issuerBucket returns the bucket and the prefix of an --issuer that counts in
+// S3, "" for any other.
+func (a *app) issuerBucket() (bucket, prefix string, err error) {
+	url, _ := a.setting("issuer")
+	if !strings.HasPrefix(url, "s3://") {
+		return "", "", nil
+	}
+	bucket, prefix, err = parseURL(url)
+	return bucket, strings.TrimRight(prefix, "/"), err
+}
+
+// issuerURL names the issuer for people.
+func (a *app) issuerURL() (string, error) {
+	if dir, err := a.localDir(); dir != "" || err != nil {
+		return "local:" + dir, err
+	}
+	bucket, prefix, err := a.issuerBucket()
+	if bucket != "" || err != nil {
+		return strings.TrimRight("s3://"+bucket+"/"+prefix, "/"), err
+	}
+	table, err := a.tableName()
+	return "dynamodb://" + table, err
+}
+
+// openS3Issuer opens a counter in S3. Its bucket must be proven, as every
+// bucket that is written to.
+func (a *app) openS3Issuer(ctx context.Context, bucket, prefix string) (*issuer.S3, error) {
+	s, err := a.openStore(ctx, bucket)
+	if err != nil {
+		return nil, err
+	}
+	source, err := a.profileSource(ctx, bucket, s)
+	if err != nil {
+		return nil, err
+	}
+	if source != nil {
+		if _, err := source(ctx); err != nil {
+			return nil, fmt.Errorf("issuer s3://%s: %w", bucket, err)
+		}
+	}
+	return issuer.NewS3(s.store, prefix), nil
 }
 
 func (a *app) dynamoDB(ctx context.Context) (*dynamodb.Client, string, error) {
@@ -197,6 +253,13 @@ func (a *app) openIssuer(ctx context.Context) (scopeMaker, error) {
 	l, err := a.openLocal()
 	if l != nil || err != nil {
 		return l, err
+	}
+	bucket, prefix, err := a.issuerBucket()
+	if err != nil {
+		return nil, err
+	}
+	if bucket != "" {
+		return a.openS3Issuer(ctx, bucket, prefix)
 	}
 	client, table, err := a.dynamoDB(ctx)
 	if err != nil {

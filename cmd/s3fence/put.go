@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,6 +22,7 @@ import (
 type putFlags struct {
 	guard.PutOptions
 	manyFlags
+	lastingFlags
 	tree
 	noFollow bool
 }
@@ -40,12 +42,17 @@ not at all. Standard input is sent as it comes, of any length. A pipe ends in
 the same way whether its writer was done or died: in a script, set -o pipefail
 tells, too late for the object.
 
+With --state FILE, what is known of the keys is kept, and the next run writes
+them with one request each.
+
 With -r, SRC is a folder, and all files in it go under DST/, hidden ones too.
 One token and one --sequence serve for all. A file that is refused or fails
 stops no other. Links are followed. --include and --exclude are matched with the
 name below SRC, in which * stands for any text, slashes too; of those that match
 the last one counts. A name that none matches is taken, unless the first of them
-is an --include.`,
+is an --include. With --resume FILE, a run that was cut short goes on under its
+own token when it is started again in the same way: what was done, and has not
+changed since, is left as it is.`,
 		Example: `  # 1. with a fresh token
   s3fence put --scope nightly/report report.csv s3://bucket/reports/today.csv
 
@@ -55,12 +62,16 @@ is an --include.`,
   # 3. from a pipe
   pg_dump db | s3fence put --scope dump - s3://bucket/db.dump
 
-  # 4. a folder, but nothing hidden
+  # 4. a folder, every night, and again after a crash
+  s3fence put -r --state up.db --resume up.db --scope nightly/report out s3://bucket/reports
+
+  # 5. a folder, but nothing hidden
   s3fence put -r --exclude '.*' --exclude '*/.*' --scope nightly/report out s3://bucket/reports`,
 		Args: nargs("SRC", "DST"),
 	}
 	f := c.Flags()
-	p.add(f)
+	p.manyFlags.add(f)
+	p.lastingFlags.add(f)
 	f.Lookup("recursive").Usage = "SRC is a folder: all files in it"
 	f.Lookup("concurrency").Usage = fmt.Sprintf("how many files at once, or without -r parts of the file, then %d", guard.DefaultConcurrency)
 	p.globs.add(f)
@@ -87,21 +98,24 @@ is an --include.`,
 			}
 			p.Metadata[k] = v
 		}
-		if err := p.check(f, "include", "exclude", "no-follow-symlinks", "fail-fast"); err != nil {
+		if err := p.check(f, "include", "exclude", "no-follow-symlinks", "fail-fast", "resume"); err != nil {
 			return err
 		}
 		if f.Changed("concurrency") {
 			p.Concurrency = p.concurrency
 		}
+		if err := a.fromRun(c, &p.Sequence); err != nil {
+			return err
+		}
 		if p.recursive {
 			return a.putMany(c.Context(), args[0], args[1], p)
 		}
-		return a.put(c.Context(), args[0], args[1], p.PutOptions)
+		return a.put(c.Context(), args[0], args[1], p)
 	}
 	return c
 }
 
-func (a *app) put(ctx context.Context, src, dst string, o guard.PutOptions) error {
+func (a *app) put(ctx context.Context, src, dst string, p putFlags) error {
 	bucket, key, err := parseURL(dst)
 	if err != nil {
 		return err
@@ -112,13 +126,16 @@ func (a *app) put(ctx context.Context, src, dst string, o guard.PutOptions) erro
 		}
 		key += filepath.Base(src)
 	}
-	j := writeJSON{Op: "put", URL: "s3://" + bucket + "/" + key, DryRun: o.DryRun}
-	res, fresh, err := a.putObject(ctx, src, bucket, key, o)
+	if _, err := a.openLasting(p.lastingFlags); err != nil {
+		return err
+	}
+	j := writeJSON{Op: "put", URL: "s3://" + bucket + "/" + key, DryRun: p.DryRun}
+	res, fresh, err := a.putObject(ctx, src, bucket, key, p.PutOptions)
 	err = a.interrupted(ctx, bucket, key, &res, err)
 	j.fill(res, err)
 	text := ""
 	if err == nil {
-		text = describe(res, o.DryRun)
+		text = describe(res, p.DryRun)
 	}
 	if !fresh.IsZero() {
 		j.TokenText = fresh.String()
@@ -161,7 +178,8 @@ type source struct {
 	name  string
 	r     io.Reader
 	at    io.ReaderAt
-	size  int64 // unknown of what can be read once
+	size  int64     // unknown of what can be read once
+	time  time.Time // when it was changed last
 	close func() error
 }
 
@@ -185,7 +203,7 @@ func openSource(name string) (source, error) {
 	case fi.IsDir():
 		return source{}, errors.Join(usagef("%s is a directory; -r uploads the files in it", name), f.Close())
 	case fi.Mode().IsRegular():
-		s.at, s.size = f, fi.Size()
+		s.at, s.size, s.time = f, fi.Size(), fi.ModTime()
 		if s.size == 0 { // those of /proc and the like are empty until they are read
 			var b [1]byte
 			if n, _ := f.Read(b[:]); n > 0 {

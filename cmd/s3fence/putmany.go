@@ -2,15 +2,18 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/guard/state"
 )
 
 // putFileJSON is the line of one file of many.
@@ -40,11 +43,25 @@ func (a *app) putMany(ctx context.Context, dir, dst string, p putFlags) error {
 	case !fi.IsDir():
 		return usagef("%s is not a folder; without -r one file is uploaded", dir)
 	}
+	if p.own, err = p.paths(); err != nil {
+		return err
+	}
+	l, err := a.openLasting(p.lastingFlags)
+	if err != nil {
+		return err
+	}
+	if p.DryRun {
+		l = nil
+	}
 	g, err := a.openGuard(ctx, bucket)
 	if err != nil {
 		return err
 	}
-	tok, fresh, err := a.token(ctx, g)
+	run, err := p.run(dir, "s3://"+bucket+"/"+prefix)
+	if err != nil {
+		return err
+	}
+	tok, fresh, err := l.begin(ctx, a, run, func() (guard.Token, bool, error) { return a.token(ctx, g) })
 	if err != nil {
 		return err
 	}
@@ -61,12 +78,10 @@ func (a *app) putMany(ctx context.Context, dir, dst string, p putFlags) error {
 	p.leftOut = func(path string, mode fs.FileMode) {
 		a.log.WarnContext(ctx, "neither a file nor a folder: left out", "file", path, "mode", mode.String())
 	}
-	var hint presence
-	overMany(ctx, t, p.manyFlags, p.files(ctx), func(ctx context.Context, f found) ending {
+	u := uploads{g: g, tok: tok, o: p.PutOptions, bar: bar, lasting: l}
+	overMany(ctx, t, p.manyFlags, p.files(ctx), func(ctx context.Context, f treeFile) ending {
 		key := prefix + f.name
-		res, err := hint.put(func(expectAbsent bool) (guard.Result, error) {
-			return putFile(ctx, g, tok, key, f, bar, p.PutOptions, expectAbsent)
-		})
+		res, err := u.put(ctx, key, f)
 		if res.URL == "" {
 			res.URL = "s3://" + bucket + "/" + key
 		}
@@ -79,10 +94,41 @@ func (a *app) putMany(ctx context.Context, dir, dst string, p putFlags) error {
 		}
 		return e
 	})
-	return t.end()
+	return errors.Join(t.end(), l.end(t.well() && ctx.Err() == nil))
 }
 
-func putFile(ctx context.Context, g *guard.Guard, tok guard.Token, key string, f found, bar *progress, o guard.PutOptions, expectAbsent bool) (res guard.Result, err error) {
+// run is what tells this run from others. How fast it goes is none of it, nor a
+// sequence, which rises within s3fence run.
+func (p putFlags) run(dir, dst string) (state.Run, error) {
+	root, err := filepath.Abs(dir)
+	if err != nil {
+		return state.Run{}, err
+	}
+	o := p.PutOptions
+	o.PartSize, o.Concurrency, o.Sequence = 0, 0, 0
+	var rules []string
+	for _, r := range p.globs {
+		rules = append(rules, fmt.Sprint(r.include, " ", r.pattern))
+	}
+	options, err := json.Marshal(struct {
+		guard.PutOptions
+		Globs    []string
+		NoFollow bool
+	}{o, rules, p.noFollow})
+	return state.Run{Op: "put -r", Source: root, Target: dst, Options: string(options)}, err
+}
+
+// uploads are those of one folder.
+type uploads struct {
+	g    *guard.Guard
+	tok  guard.Token
+	o    guard.PutOptions
+	bar  *progress
+	hint presence
+	*lasting
+}
+
+func (u *uploads) put(ctx context.Context, key string, f treeFile) (res guard.Result, err error) {
 	if err := f.err; err != nil {
 		return res, fmt.Errorf("read the source: %w", err)
 	}
@@ -94,8 +140,12 @@ func putFile(ctx context.Context, g *guard.Guard, tok guard.Token, key string, f
 		return res, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	o.ExpectAbsent = expectAbsent
-	return s.put(ctx, g, tok, key, bar, o)
+	return u.lasting.put(key, s.size, s.time, u.o, func(o guard.PutOptions) (guard.Result, error) {
+		return u.hint.put(func(expectAbsent bool) (guard.Result, error) {
+			o.ExpectAbsent = expectAbsent
+			return s.put(ctx, u.g, u.tok, key, u.bar, o)
+		})
+	})
 }
 
 // count finds out for bar how much there is, while it is being sent. It looks

@@ -52,6 +52,9 @@ or fails stops no other. There is no order; --dryrun shows what would go.`,
 		if o.Absent && m.recursive {
 			return usagef("--absent and -r exclude each other; s3fence claim refuses an older owner at every key")
 		}
+		if err := a.fromRun(c, &o.Sequence); err != nil {
+			return err
+		}
 		return a.runVerb(c.Context(), verb{
 			op: "rm", doing: "deleting", dryRun: o.DryRun,
 			write: func(ctx context.Context, g *guard.Guard, tok guard.Token, key string) (guard.Result, error) {

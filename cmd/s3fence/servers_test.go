@@ -45,7 +45,7 @@ func serverEnv(s3, dynamo *servers.Server) map[string]string {
 // TestServerScripts runs the scripts that need MinIO and dynalite.
 func TestServerScripts(t *testing.T) {
 	m, d := serverstest.SharedMinIO(t), serverstest.SharedDynalite(t)
-	makeBuckets(t, m, "scripts", "bucket", "proven", "copied", "commands", "recovered")
+	makeBuckets(t, m, "reconciled", "counted", "scripts", "bucket", "proven", "copied", "commands", "recovered")
 	recovered := "recovered"
 	if _, err := serverstest.S3Client(m).PutBucketVersioning(t.Context(), &s3.PutBucketVersioningInput{
 		Bucket: &recovered, VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusEnabled},

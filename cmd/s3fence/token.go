@@ -28,7 +28,7 @@ func newTokenJSON(op string, t guard.Token) tokenJSON {
 func (a *app) tokenCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
-		Short: "Take a fencing token, or read one",
+		Short: "Take a fencing token, read one, or put a counter right",
 		Long: `A fencing token is a number of one scope, higher than every number that the
 scope gave before. Take it before the work begins: that is what makes the work
 of an older owner refusable.`,
@@ -40,6 +40,8 @@ of an older owner refusable.`,
 	c.AddCommand(&cobra.Command{
 		Use:   "issue",
 		Short: "Take a new token of --scope and print its text",
+		Long: `Issue takes the next number of --scope. With --root or S3FENCE_ROOT it holds the
+number against the scope's fence there: a counter that went back is refused.`,
 		Example: `  # 1. keep it in a file that other commands read with --token @token.txt
   s3fence token issue --scope nightly/report > token.txt`,
 		Args: cobra.NoArgs,
@@ -59,7 +61,7 @@ of an older owner refusable.`,
 			return a.answer(newTokenJSON("token-show", t),
 				fmt.Sprintf("token   %d\nscope   %s\nissuer  %s", t.Number(), t.Scope(), t.Issuer()))
 		},
-	})
+	}, a.reconcileCommand())
 	return c
 }
 
@@ -72,7 +74,19 @@ func (a *app) tokenIssue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t, err := iss.Issue(ctx, scope)
+	issue := iss.Issue
+	bucket, _, err := a.root("")
+	if err != nil {
+		return err
+	}
+	if bucket != "" { // there is a scope fence to hold the number against
+		g, err := a.openGuard(ctx, bucket)
+		if err != nil {
+			return err
+		}
+		issue = func(ctx context.Context, scope string) (guard.Token, error) { return g.Issue(ctx, iss, scope) }
+	}
+	t, err := issue(ctx, scope)
 	if err != nil {
 		return err
 	}
@@ -146,18 +160,46 @@ func (a *app) init(ctx context.Context, urls []string) error {
 	if err != nil {
 		return err
 	}
+	bucket, prefix, err := a.issuerBucket()
+	if err != nil {
+		return err
+	}
+	if j.Issuer, err = a.issuerURL(); err != nil {
+		return err
+	}
 	var maker scopeMaker = l
 	var text string
-	if l != nil {
-		dir, _ := a.localDir()
-		j.Issuer = "local:" + dir
-		text = "folder " + dir + ": ready"
-	} else {
+	var unsafe error
+	prove := func() error {
+		for _, u := range urls {
+			d, err := a.prove(ctx, u, true, true, func(probe.Report) error { return nil })
+			if err != nil && d.Verdict == "" {
+				return err
+			}
+			unsafe = err
+			j.URL, j.Verdict, j.Limits, j.Saved = d.URL, d.Verdict, d.Limits, d.Saved
+			text += "\nstore " + strings.TrimSpace(d.text())
+		}
+		urls = nil
+		return nil
+	}
+	switch {
+	case l != nil:
+		text = "folder " + strings.TrimPrefix(j.Issuer, "local:") + ": ready"
+	case bucket != "":
+		text = "counters in " + j.Issuer
+		// First, since the counter may be in the very bucket.
+		if err := prove(); err != nil {
+			return err
+		}
+		if maker, err = a.openS3Issuer(ctx, bucket, prefix); err != nil {
+			return errors.Join(unsafe, err)
+		}
+	default:
 		client, table, err := a.dynamoDB(ctx)
 		if err != nil {
 			return err
 		}
-		j.Issuer = "dynamodb://" + table
 		d, created, err := issuer.InitDynamoDB(ctx, client, table)
 		if err != nil {
 			return err
@@ -173,15 +215,8 @@ func (a *app) init(ctx context.Context, urls []string) error {
 		j.IssuerID, j.CreatedScope = id.String(), created
 		text += fmt.Sprintf("\nscope %s: %s, issuer id %s", scope, madeOrThere(created), id)
 	}
-	var unsafe error
-	for _, u := range urls {
-		d, err := a.prove(ctx, u, true, true, func(probe.Report) error { return nil })
-		if err != nil && d.Verdict == "" {
-			return err
-		}
-		unsafe = err
-		j.URL, j.Verdict, j.Limits, j.Saved = d.URL, d.Verdict, d.Limits, d.Saved
-		text += "\nstore " + strings.TrimSpace(d.text())
+	if err := prove(); err != nil {
+		return err
 	}
 	return errors.Join(a.say(j, text), unsafe)
 }

@@ -9,11 +9,12 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
-// A found is a file of a tree, or what is in its place an error.
-type found struct {
+// A treeFile is a file of a tree, or what is in its place an error.
+type treeFile struct {
 	path string // to open it
 	name string // below the root, with slashes
 	size int64
@@ -28,19 +29,22 @@ type tree struct {
 	// follow: what a symbolic link leads to is in the tree. If not, links are
 	// left out.
 	follow bool
+	// own are files of this command, by their absolute paths, which are not in
+	// the tree wherever they lie.
+	own []string
 	// leftOut, if set, is told what is neither a file nor a folder.
 	leftOut func(path string, mode fs.FileMode)
 }
 
 // files yields the files, in no order, since a folder that is sorted must be
-// read whole first. The error of a file or folder is that of its found; that
+// read whole first. The error of a file or folder is its own; that
 // of the iterator ends it.
-func (t tree) files(ctx context.Context) iter.Seq2[found, error] {
-	return func(yield func(found, error) bool) {
+func (t tree) files(ctx context.Context) iter.Seq2[treeFile, error] {
+	return func(yield func(treeFile, error) bool) {
 		w := walk{tree: t, ctx: ctx, yield: yield}
 		w.folder(t.root, "", nil)
 		if err := ctx.Err(); err != nil && !w.over {
-			yield(found{}, err)
+			yield(treeFile{}, err)
 		}
 	}
 }
@@ -48,7 +52,7 @@ func (t tree) files(ctx context.Context) iter.Seq2[found, error] {
 type walk struct {
 	tree
 	ctx   context.Context
-	yield func(found, error) bool
+	yield func(treeFile, error) bool
 	over  bool
 }
 
@@ -109,7 +113,7 @@ func (w *walk) entry(path string, e fs.DirEntry, in string, above []fs.FileInfo)
 	switch {
 	case err == nil && info.IsDir():
 		w.folder(path, name, above)
-	case !w.globs.take(name):
+	case !w.globs.take(name) || w.isOwn(path):
 	case err != nil:
 		w.fail(path, name, err)
 	case !info.Mode().IsRegular():
@@ -117,12 +121,22 @@ func (w *walk) entry(path string, e fs.DirEntry, in string, above []fs.FileInfo)
 			w.leftOut(path, info.Mode())
 		}
 	default:
-		w.found(found{path: path, name: name, size: info.Size(), time: info.ModTime()})
+		w.found(treeFile{path: path, name: name, size: info.Size(), time: info.ModTime()})
 	}
 }
 
-func (w *walk) fail(path, name string, err error) { w.found(found{path: path, name: name, err: err}) }
+func (w *walk) isOwn(path string) bool {
+	if len(w.own) == 0 {
+		return false
+	}
+	abs, err := filepath.Abs(path)
+	return err == nil && slices.Contains(w.own, abs)
+}
 
-func (w *walk) found(f found) { w.over = w.over || !w.yield(f, nil) }
+func (w *walk) fail(path, name string, err error) {
+	w.found(treeFile{path: path, name: name, err: err})
+}
+
+func (w *walk) found(f treeFile) { w.over = w.over || !w.yield(f, nil) }
 
 func (w *walk) stopped() bool { return w.over || w.ctx.Err() != nil }
