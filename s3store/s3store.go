@@ -132,8 +132,13 @@ func classify(status int, code string) error {
 		// Refused before it was looked at, for this machine's clock. The SDK
 		// learns the offset from the answer, so the next request may pass.
 		return guard.ErrNotSent
-	case "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
-		return guard.ErrDenied // S3 sends these with 400
+	case "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired":
+		// Refused before it was looked at, too. The next request is signed with
+		// what the provider has by then: parts in flight when credentials are
+		// renewed must not end an upload.
+		return guard.ErrNotSent
+	case "InvalidToken":
+		return guard.ErrDenied // S3 sends it with 400
 	case "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded":
 		// Not the request's fault, so no rejection: to be sent again.
 		return nil
