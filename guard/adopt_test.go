@@ -372,12 +372,3 @@ func TestAdoptInvalidIsFinal(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
-
-func TestOwnKeysAreRefused(t *testing.T) {
-	g := newGuard(mems3.New())
-	for _, key := range []string{".s3fence/scopes/s.json", "root/.s3fence/profile.json"} {
-		if _, err := g.Put(t.Context(), token(t, 1), key, guard.Bytes(nil), nil); !errors.Is(err, guard.ErrInvalid) {
-			t.Errorf("%s: %v", key, err)
-		}
-	}
-}

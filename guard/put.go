@@ -210,9 +210,6 @@ func (w *write) check() error {
 	if err := CheckKey(w.key); err != nil {
 		return err
 	}
-	if !w.internal && IsOwn(w.key) {
-		return invalid("the key %s is one of s3fence's own", w.key)
-	}
 	if s := w.opts.Sequence; s < 1 || s > MaxSequence {
 		return invalid("sequence %d is not from 1 to %d", s, int64(MaxSequence))
 	}

@@ -298,7 +298,7 @@ func TestAuditMinIO(t *testing.T) {
 			auditHeads(t, a, iss)
 		}
 	}
-	const room = 24 << 10 // KiB that chance has: 90,000 objects more would take many times that
+	const room = 48 << 10 // KiB that chance has: 90,000 objects more would take many times that
 	for heads, r := range rss {
 		if r[1] > r[0]+room {
 			t.Errorf("heads %t: %d KiB for %d objects, %d KiB for %d", heads, r[0], large/10, r[1], large)

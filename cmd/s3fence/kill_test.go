@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	killRounds = flag.Int("kill.rounds", 25, "how many uploads TestKill kills")
+	killRounds = flag.Int("kill.rounds", 6, "how many uploads TestKill and TestKillMany kill each")
 	killSeed   = flag.Uint64("kill.seed", 1, "what TestKill chooses by where it kills them")
 )
 
