@@ -3,7 +3,9 @@ package servers
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -96,7 +99,36 @@ func minioReady(ctx context.Context, s *Server) error {
 	if err := v4.NewSigner().SignHTTP(ctx, keys, req, emptySHA256, "s3", s.Region, time.Now()); err != nil {
 		return err
 	}
-	return answers200(req)
+	if err := answers200(req); err != nil {
+		return err
+	}
+	return minioGivesCredentials(ctx, s, keys)
+}
+
+// minioGivesCredentials waits for what MinIO is ready for last: right after its
+// start it serves objects, and no session's credentials yet. Whether it refuses
+// them for another reason is for whoever asks for some.
+func minioGivesCredentials(ctx context.Context, s *Server, keys aws.Credentials) error {
+	const form = "Action=AssumeRole&Version=2011-06-15&DurationSeconds=3600"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/", strings.NewReader(form))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	sum := sha256.Sum256([]byte(form))
+	if err := v4.NewSigner().SignHTTP(ctx, keys, req, hex.EncodeToString(sum[:]), "sts", s.Region, time.Now()); err != nil {
+		return err
+	}
+	res, err := probe.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+	if err == nil && strings.Contains(string(text), "not initialized") {
+		err = errors.New("it gives no session's credentials yet")
+	}
+	return err
 }
 
 type minioKeys struct {
