@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/s3fence/s3fence/guard"
 	"github.com/s3fence/s3fence/issuer"
@@ -33,10 +32,10 @@ func (l *Local) IssueAfter(ctx context.Context, claim guard.Record) (guard.Token
 }
 
 func (l *Local) issue(ctx context.Context, scope string, claim guard.Record) (guard.Token, error) {
-	var id string
-	var number int64
-	err := l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, fresh guard.IssuerID) error {
+	var token guard.Token
+	err := l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, fresh guard.IssuerID) (err error) {
 		if claim.Number > 0 {
+			var number int64
 			err := tx.QueryRowContext(ctx, "SELECT number FROM scopes WHERE scope = ? AND issuer = ? AND number < ?",
 				scope, claim.Issuer.String(), claim.Number).Scan(&number)
 			if err == nil {
@@ -46,18 +45,9 @@ func (l *Local) issue(ctx context.Context, scope string, claim guard.Record) (gu
 				return err
 			}
 		}
-		err := tx.QueryRowContext(ctx, `INSERT INTO scopes (scope, issuer, number) VALUES (?, ?, 1)
-			ON CONFLICT (scope) DO UPDATE SET number = number + 1 WHERE number < ?
-			RETURNING issuer, number`, scope, fresh.String(), int64(math.MaxInt64)).Scan(&id, &number)
-		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("%w: the counter has reached %d, the last number: use another scope", guard.ErrIssuerRefuses, int64(math.MaxInt64))
-		}
+		token, err = takeNumber(ctx, tx, scope, fresh)
 		return err
 	})
-	var token guard.Token
-	if err == nil {
-		token, err = newToken(id, scope, number)
-	}
 	if err != nil {
 		return guard.Token{}, fmt.Errorf("issue a token of scope %q: %w", scope, err)
 	}
