@@ -14,10 +14,12 @@ import (
 
 // Options of a Guard. The zero value of each field means its default.
 type Options struct {
-	// Logger gets each attempt at debug level, and warnings when a store does
-	// not do what it was believed to do. Never bodies, never credentials.
-	// Default: none.
+	// Logger gets each attempt and each operation at debug level, those that were
+	// refused at info level, and warnings when a store does not do what it was
+	// believed to do. Never bodies, never credentials. Default: none.
 	Logger *slog.Logger
+	// Observer is told of each operation. Default: none.
+	Observer Observer
 	// MaxAttempts bounds how often one call meets an error that may pass
 	// (no answer, 5xx, conflict) before it gives up. Default: 10.
 	MaxAttempts int
@@ -52,6 +54,7 @@ type Options struct {
 type Guard struct {
 	store       Store
 	log         *slog.Logger
+	observer    Observer
 	maxAttempts int
 	backoff     func(int) time.Duration
 	rand        io.Reader
@@ -91,6 +94,7 @@ func New(store Store, opts *Options) *Guard {
 	g := &Guard{
 		store:       store,
 		log:         o.Logger,
+		observer:    o.Observer,
 		maxAttempts: o.MaxAttempts,
 		backoff:     o.Backoff,
 		rand:        o.Rand,

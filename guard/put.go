@@ -128,11 +128,22 @@ func (g *Guard) Put(ctx context.Context, tok Token, key string, body Body, opts 
 
 // write runs w with tok and names what it was in the error.
 func (g *Guard) write(ctx context.Context, tok Token, key, verb string, w *write) (Result, error) {
+	url := g.store.URL(key)
+	if w.opts.DryRun {
+		return g.writeOnce(ctx, tok, key, url, verb, w)
+	}
+	ctx, ended := Observe(ctx, g.observer, g.log, Operation{Op: w.operation(), Scope: tok.scope, URL: url, Token: tok})
+	res, err := g.writeOnce(ctx, tok, key, url, verb, w)
+	ended(Completion{Outcome: res.Outcome, Result: res, Held: refusedBy(err), Requests: res.Requests, Err: err})
+	return res, err
+}
+
+func (g *Guard) writeOnce(ctx context.Context, tok Token, key, url, verb string, w *write) (Result, error) {
 	w.call, w.key = call{g: g}, key
 	if w.opts.Sequence == 0 {
 		w.opts.Sequence = 1
 	}
-	res := Result{Key: key, URL: g.store.URL(key), Bytes: w.body.Size()}
+	res := Result{Key: key, URL: url, Bytes: w.body.Size()}
 	w.res = &res
 	fail := func(err error) (Result, error) { return res, naming(verb, res.URL, err) }
 	if tok.IsZero() {
@@ -172,6 +183,9 @@ func (g *Guard) write(ctx context.Context, tok Token, key, verb string, w *write
 	if err != nil && !errors.As(err, &refusal) {
 		return fail(err)
 	}
+	if w.op == OpClaim && err == nil && res.Outcome != AlreadyApplied {
+		res.Outcome = Claimed
+	}
 	return res, err
 }
 
@@ -182,6 +196,8 @@ type write struct {
 	body Body
 	opts PutOptions
 	kind kind
+	// op is what observers are told it is. Default: what kind says.
+	op Op
 	// sender makes the requests. Default: an upload of body.
 	sender sender
 	// bytes, if set, makes the body of the guard's own bytes.
@@ -204,6 +220,18 @@ type write struct {
 	res  *Result
 	// aside counts the requests that are made beside the engine's own.
 	aside atomic.Int64
+}
+
+func (w *write) operation() Op {
+	switch {
+	case w.op != "":
+		return w.op
+	case w.kind == deleting:
+		return OpDelete
+	case w.kind == adopting:
+		return OpAdopt
+	}
+	return OpPut
 }
 
 func (w *write) check() error {

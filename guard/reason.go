@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -49,6 +50,10 @@ const (
 	// ErrIssuerRefuses: the issuer would not give a number: its counter went
 	// back, its table is not the one it was made in, or two regions count at once.
 	ErrIssuerRefuses Reason = "issuer-refuses"
+	// ErrLeaseHeld: another owner holds the lease.
+	ErrLeaseHeld Reason = "lease-held"
+	// ErrLeaseLost: the lease was held and is so no longer.
+	ErrLeaseLost Reason = "lease-lost"
 	// ErrInvalid: an argument can't be used: key, metadata, size, sequence.
 	ErrInvalid Reason = "invalid"
 )
@@ -68,7 +73,64 @@ var reasonText = map[Reason]string{
 	ErrRepeatableETag: "repeatable ETag",
 	ErrOutcomeUnknown: "outcome unknown",
 	ErrIssuerRefuses:  "issuer refuses",
+	ErrLeaseHeld:      "lease held by another",
+	ErrLeaseLost:      "lease lost",
 	ErrInvalid:        "invalid argument",
+}
+
+// explanations is the one table of what an error is called. The first that
+// matches counts. Scripts and dashboards depend on it: entries are added, never
+// changed.
+var explanations = []struct {
+	err     error
+	word    string // that of a Reason is its text
+	refused bool
+}{
+	{ErrOutcomeUnknown, "", false},
+	{ErrStale, "", true},
+	{ErrReplayed, "", true},
+	{ErrMissingToken, "", true},
+	{ErrMalformedToken, "", true},
+	{ErrFenceLost, "", true},
+	{ErrUnfenced, "", true},
+	{ErrCorruptRecord, "", true},
+	{ErrIssuerMismatch, "", true},
+	{ErrScopeMismatch, "", true},
+	{ErrStoreUnsafe, "", true},
+	{ErrRepeatableETag, "", true},
+	{ErrLeaseHeld, "", true},
+	{ErrLeaseLost, "", false},
+	{ErrIssuerRefuses, "", true},
+	{ErrExists, "", true},
+	{ErrInvalid, "", false},
+	{context.Canceled, "interrupted", false},
+	{context.DeadlineExceeded, "timeout", false},
+	{ErrNoBucket, "no-bucket", false},
+	{ErrNotFound, "not-found", false},
+	{ErrDenied, "access-denied", false},
+	{ErrConflict, "conflict", false},
+	{ErrUnsupported, "unsupported", false},
+	{ErrRejected, "rejected", false},
+	{ErrNotSent, "not-sent", false},
+}
+
+// Unexplained is the word for an error that no other is known for.
+const Unexplained = "failed"
+
+// Explain returns the word for an error of this module that the command line
+// prints as "reason" in JSON, and whether it means that the guard, an issuer or
+// a lease refused. It is [Unexplained] for any other error.
+func Explain(err error) (word string, refused bool) {
+	for _, e := range explanations {
+		if !errors.Is(err, e.err) {
+			continue
+		}
+		if e.word == "" {
+			return string(ReasonOf(e.err)), e.refused
+		}
+		return e.word, e.refused
+	}
+	return Unexplained, false
 }
 
 // Error implements error.

@@ -68,13 +68,10 @@ func (g *Guard) Claim(ctx context.Context, tok Token, opts *ClaimOptions) (Resul
 	res, err := f.guard.write(ctx, tok, ScopeFenceKey(f.root, tok.scope), "claim scope "+tok.scope+" at", &write{
 		opts:  PutOptions{Headers: Headers{ContentType: "application/json"}, WriteID: o.WriteID, DryRun: o.DryRun},
 		bytes: func(r Record) []byte { return ownBytes("s3fence_scope", r) },
-		own:   true, internal: true,
+		own:   true, internal: true, op: OpClaim,
 	})
 	if err != nil {
 		return res, err
-	}
-	if res.Outcome != AlreadyApplied {
-		res.Outcome = Claimed
 	}
 	if !o.DryRun {
 		f.of(tok.scope).note(begun, &res.Record)
@@ -136,7 +133,7 @@ func newScopeFences(g *Guard, o Options) *scopeFences {
 	}
 	if o.RootStore != nil {
 		f.guard = New(o.RootStore, &Options{
-			Logger: g.log, MaxAttempts: g.maxAttempts, Backoff: g.backoff, Rand: g.rand,
+			Logger: g.log, Observer: g.observer, MaxAttempts: g.maxAttempts, Backoff: g.backoff, Rand: g.rand,
 		})
 	}
 	return f

@@ -81,6 +81,24 @@ type ClaimedIssuer interface {
 // is [ErrIssuerRefuses], one of another counter [ErrIssuerMismatch]. Other
 // errors are the issuer's, and those of reading the scope fence.
 func (g *Guard) Issue(ctx context.Context, iss Issuer, scope string) (Token, error) {
+	return g.issuing(ctx, scope, func(ctx context.Context) (Token, error) { return g.issue(ctx, iss, scope) })
+}
+
+// IssueFor takes the token of an event from iss (see [EventIssuer]), without a
+// look at the scope fence: workers don't claim. Errors are the issuer's.
+func (g *Guard) IssueFor(ctx context.Context, iss EventIssuer, scope, event string) (Token, error) {
+	return g.issuing(ctx, scope, func(ctx context.Context) (Token, error) { return iss.IssueFor(ctx, scope, event) })
+}
+
+// issuing runs issue as an operation.
+func (g *Guard) issuing(ctx context.Context, scope string, issue func(context.Context) (Token, error)) (Token, error) {
+	ctx, ended := Observe(ctx, g.observer, g.log, Operation{Op: OpIssue, Scope: scope})
+	tok, err := issue(ctx)
+	ended(Completion{Outcome: Issued, Token: tok, Held: refusedBy(err), Err: err})
+	return tok, err
+}
+
+func (g *Guard) issue(ctx context.Context, iss Issuer, scope string) (Token, error) {
 	if err := CheckScope(scope); err != nil {
 		return Token{}, err
 	}

@@ -107,7 +107,7 @@ type counter struct {
 //
 // The error is an [*Error] when the table can't be used.
 func OpenDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (*DynamoDB, error) {
-	d := &DynamoDB{client: client, table: table, rand: rand.Reader, known: make(map[string]counter)}
+	d := &DynamoDB{client: counted{client}, table: table, rand: rand.Reader, known: make(map[string]counter)}
 	out, err := client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &table})
 	if err != nil {
 		var missing *types.ResourceNotFoundException
@@ -159,6 +159,21 @@ func InitDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (d *Dyn
 	}
 	d, err = OpenDynamoDB(ctx, client, table)
 	return d, created, err
+}
+
+// counted counts the requests that [DynamoDB] makes for somebody's operation.
+type counted struct{ DynamoDBAPI }
+
+// GetItem implements DynamoDBAPI.
+func (c counted) GetItem(ctx context.Context, in *dynamodb.GetItemInput, opts ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error) {
+	guard.CountRequest(ctx)
+	return c.DynamoDBAPI.GetItem(ctx, in, opts...)
+}
+
+// UpdateItem implements DynamoDBAPI.
+func (c counted) UpdateItem(ctx context.Context, in *dynamodb.UpdateItemInput, opts ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error) {
+	guard.CountRequest(ctx)
+	return c.DynamoDBAPI.UpdateItem(ctx, in, opts...)
 }
 
 // check takes in what the table is, and refuses one that can't count.

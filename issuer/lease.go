@@ -16,12 +16,12 @@ import (
 )
 
 // What a [LeaseError] wraps, for errors.Is.
-var (
+const (
 	// ErrLeaseHeld: another owner holds the lease, and held it for as long as
 	// we waited.
-	ErrLeaseHeld = errors.New("lease held by another")
+	ErrLeaseHeld = guard.ErrLeaseHeld
 	// ErrLeaseLost: we held the lease and do so no longer.
-	ErrLeaseLost = errors.New("lease lost")
+	ErrLeaseLost = guard.ErrLeaseLost
 )
 
 // A LeaseStore keeps a scope's lease beside its counter: [DynamoDB] is one. The
@@ -177,6 +177,9 @@ type LeaseOptions struct {
 	Wait time.Duration
 	// Logger gets failed heartbeats as warnings, and waiting. Default: none.
 	Logger *slog.Logger
+	// Observer is told of the acquisition, each heartbeat and the release.
+	// Default: none.
+	Observer guard.Observer
 	// Rand is where record versions come from. Default: crypto/rand.
 	Rand io.Reader
 }
@@ -244,13 +247,9 @@ func Acquire(ctx context.Context, store LeaseStore, scope string, opts LeaseOpti
 		return nil, err
 	}
 	a := acquisition{store: store, scope: scope, opts: opts, begun: time.Now(), tried: make(map[guard.WriteID]time.Time)}
-	rec, since, err := a.acquire(ctx)
+	rec, since, err := a.observed(ctx)
 	if err != nil {
-		a.abandon(ctx)
-		if errors.As(err, new(*LeaseError)) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("acquire the lease of scope %s: %w", scope, err)
+		return nil, err
 	}
 	l := &Lease{store: store, scope: scope, token: rec.Token, opts: opts, rec: rec, ended: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
@@ -274,6 +273,25 @@ type acquisition struct {
 	still    time.Time   // since when it has this version, as far as we saw
 	looked   bool
 	failures int
+}
+
+// observed is acquire as an operation, and gives back what it may have taken
+// when it fails.
+func (a *acquisition) observed(ctx context.Context) (LeaseRecord, time.Time, error) {
+	ctx, ended := a.opts.observe(ctx, guard.OpLeaseAcquire, a.scope, guard.Token{})
+	rec, since, err := a.acquire(ctx)
+	if err != nil {
+		a.abandon(ctx)
+		if !errors.As(err, new(*LeaseError)) {
+			err = fmt.Errorf("acquire the lease of scope %s: %w", a.scope, err)
+		}
+	}
+	ended(guard.Completion{Outcome: guard.Acquired, Token: rec.Token, Err: err})
+	return rec, since, err
+}
+
+func (o *LeaseOptions) observe(ctx context.Context, op guard.Op, scope string, tok guard.Token) (context.Context, func(guard.Completion)) {
+	return guard.Observe(ctx, o.Observer, o.Logger, guard.Operation{Op: op, Scope: scope, Token: tok})
 }
 
 // maxLeaseFailures bounds the errors in a row that are borne where there is no
@@ -514,12 +532,26 @@ func (l *Lease) beat(ctx context.Context) (standing LeaseRecord, begun time.Time
 	// One that hangs leaves time for another.
 	ctx, cancel := context.WithTimeout(ctx, l.opts.TTL/3)
 	defer cancel()
+	ctx, ended := l.opts.observe(ctx, guard.OpLeaseRenew, l.scope, l.token)
 	standing, err = l.store.SwapLease(ctx, l.scope, l.rec.Version, l.next)
+	done := guard.Completion{Outcome: guard.Renewed, Err: err}
+	if err == nil && standing.Version != l.next.Version {
+		done.Err = l.lost(standing, "", nil)
+	}
+	ended(done)
 	return standing, l.next.Beat, err
 }
 
 // lose cancels the holder's context.
 func (l *Lease) lose(standing LeaseRecord, detail string, err error) {
+	lost := l.lost(standing, detail, err)
+	l.cancel(lost)
+	l.stop()
+	_, ended := l.opts.observe(l.ctx, guard.OpLeaseLost, l.scope, l.token)
+	ended(guard.Completion{Err: lost})
+}
+
+func (l *Lease) lost(standing LeaseRecord, detail string, err error) error {
 	switch {
 	case detail != "":
 	case standing.Version.IsZero():
@@ -529,11 +561,10 @@ func (l *Lease) lose(standing LeaseRecord, detail string, err error) {
 	default:
 		detail = "taken over by " + standing.String()
 	}
-	l.cancel(&LeaseError{
+	return &LeaseError{
 		Reason: ErrLeaseLost, Scope: l.scope, Token: l.token, Holder: standing, Detail: detail, Err: err,
 		Cures: []string{"begin again, with a new lease and its token"},
-	})
-	l.stop()
+	}
 }
 
 var errReleased = errors.New("lease released")
@@ -552,6 +583,14 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l.released {
 		return nil
 	}
+	ctx, ended := l.opts.observe(ctx, guard.OpLeaseRelease, l.scope, l.token)
+	err := l.release(ctx)
+	ended(guard.Completion{Outcome: guard.Released, Err: err})
+	l.released = err == nil
+	return err
+}
+
+func (l *Lease) release(ctx context.Context) error {
 	next := l.rec
 	next.Released = true
 	var err error
@@ -566,6 +605,5 @@ func (l *Lease) Release(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("release the lease of scope %s: %w", l.scope, err)
 	}
-	l.released = true
 	return nil
 }

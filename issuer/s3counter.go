@@ -462,6 +462,7 @@ func (s *S3) put(ctx context.Context, scope string, from glance, st counterState
 	if from.exists {
 		cond = guard.IfMatch(from.etag)
 	}
+	guard.CountRequest(ctx)
 	return s.store.Put(ctx, s.key(scope), guard.PutRequest{
 		Condition: cond, Body: guard.Bytes(append(body, '\n')), Headers: guard.Headers{ContentType: "application/json"},
 	})
@@ -473,9 +474,11 @@ func (s *S3) look(ctx context.Context, scope string, failures *int) (glance, err
 		if err := ctx.Err(); err != nil {
 			return glance{}, err
 		}
+		guard.CountRequest(ctx)
 		obj, body, err := s.store.Get(ctx, s.key(scope), guard.ReadOptions{})
 		if errors.Is(err, guard.ErrNotFound) {
 			// Not every store tells of a delete marker when it is asked for bytes.
+			guard.CountRequest(ctx)
 			if obj, err = s.store.Head(ctx, s.key(scope), guard.HeadOptions{}); errors.Is(err, guard.ErrNotFound) {
 				return glance{looked: true, marker: obj.DeleteMarker}, nil
 			}

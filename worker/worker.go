@@ -77,7 +77,7 @@ func New(g *guard.Guard, iss guard.EventIssuer, scope string, opts *Options) *Wo
 // The handlers of this package call it; it is there for sources of events that
 // they don't know.
 func (w *Worker) Begin(ctx context.Context, event string) (*Job, error) {
-	tok, err := w.iss.IssueFor(ctx, w.scope, event)
+	tok, err := w.g.IssueFor(ctx, w.iss, w.scope, event)
 	if err != nil {
 		return nil, err
 	}

@@ -7,67 +7,62 @@ import (
 	"net"
 
 	"github.com/s3fence/s3fence/guard"
-	"github.com/s3fence/s3fence/issuer"
 )
 
-// outcomes is the one table of what an error is called in JSON, which code the
-// command exits with, and whether it is a refusal. The first that matches
+// exitCodes is the one table of what the command exitCodes with. The first that matches
 // counts. Scripts depend on it: entries are added, never changed.
-var outcomes = []struct {
-	err     error
-	reason  string // in JSON
-	exit    int
-	refused bool
+var exitCodes = []struct {
+	err    error
+	exit   int
+	reason string // in JSON, where guard.Explain has no word for it
 }{
-	{guard.ErrOutcomeUnknown, string(guard.ErrOutcomeUnknown), 16, false},
-	{guard.ErrStale, string(guard.ErrStale), 10, true},
-	{guard.ErrReplayed, string(guard.ErrReplayed), 11, true},
-	{guard.ErrMissingToken, string(guard.ErrMissingToken), 12, true},
-	{guard.ErrMalformedToken, string(guard.ErrMalformedToken), 12, true},
-	{guard.ErrFenceLost, string(guard.ErrFenceLost), 13, true},
-	{guard.ErrUnfenced, string(guard.ErrUnfenced), 13, true},
-	{guard.ErrCorruptRecord, string(guard.ErrCorruptRecord), 13, true},
-	{guard.ErrIssuerMismatch, string(guard.ErrIssuerMismatch), 14, true},
-	{guard.ErrScopeMismatch, string(guard.ErrScopeMismatch), 14, true},
-	{guard.ErrStoreUnsafe, string(guard.ErrStoreUnsafe), 15, true},
-	{guard.ErrRepeatableETag, string(guard.ErrRepeatableETag), 15, true},
-	{issuer.ErrLeaseHeld, "lease-held", 17, true},
-	{issuer.ErrLeaseLost, "lease-lost", 17, false},
-	{guard.ErrIssuerRefuses, string(guard.ErrIssuerRefuses), 18, true},
-	{guard.ErrExists, string(guard.ErrExists), 1, true},
-	{guard.ErrInvalid, string(guard.ErrInvalid), 2, false},
-	{errUsage, "usage", 2, false},
-	{errViolation, "violation", 1, false},
-	{context.Canceled, "interrupted", 130, false},
-	{context.DeadlineExceeded, "timeout", 1, false},
-	{guard.ErrNoBucket, "no-bucket", 1, false},
-	{guard.ErrNotFound, "not-found", 1, false},
-	{fs.ErrNotExist, "no-such-file", 1, false},
-	{guard.ErrDenied, "access-denied", 1, false},
-	{guard.ErrConflict, "conflict", 1, false},
-	{guard.ErrUnsupported, "unsupported", 1, false},
-	{guard.ErrRejected, "rejected", 1, false},
-	{guard.ErrNotSent, notSent, 1, false},
+	{guard.ErrOutcomeUnknown, 16, ""},
+	{guard.ErrStale, 10, ""},
+	{guard.ErrReplayed, 11, ""},
+	{guard.ErrMissingToken, 12, ""},
+	{guard.ErrMalformedToken, 12, ""},
+	{guard.ErrFenceLost, 13, ""},
+	{guard.ErrUnfenced, 13, ""},
+	{guard.ErrCorruptRecord, 13, ""},
+	{guard.ErrIssuerMismatch, 14, ""},
+	{guard.ErrScopeMismatch, 14, ""},
+	{guard.ErrStoreUnsafe, 15, ""},
+	{guard.ErrRepeatableETag, 15, ""},
+	{guard.ErrLeaseHeld, 17, ""},
+	{guard.ErrLeaseLost, 17, ""},
+	{guard.ErrIssuerRefuses, 18, ""},
+	{guard.ErrExists, 1, ""},
+	{guard.ErrInvalid, 2, ""},
+	{errUsage, 2, "usage"},
+	{errViolation, 1, "violation"},
+	{context.Canceled, 130, ""},
 }
-
-const notSent = "not-sent"
 
 var errUsage = errors.New("usage")
 
 // Is lets the table find any usageError.
 func (usageError) Is(target error) bool { return target == errUsage }
 
-// outcomeOf returns the error's row. One that is not in the table has failed.
+// outcomeOf returns what err is called in JSON, the exit code, and whether it is
+// a refusal.
 func outcomeOf(err error) (reason string, exit int, refused bool) {
-	for _, o := range outcomes {
-		if errors.Is(err, o.err) {
-			return o.reason, o.exit, o.refused
+	reason, refused = guard.Explain(err)
+	for _, e := range exitCodes {
+		if errors.Is(err, e.err) {
+			if e.reason != "" {
+				reason = e.reason
+			}
+			return reason, e.exit, refused
 		}
 	}
-	if dial := new(net.OpError); errors.As(err, &dial) && dial.Op == "dial" { // an issuer's
-		return notSent, 1, false
+	switch dial := new(net.OpError); {
+	case reason != guard.Unexplained:
+	case errors.Is(err, fs.ErrNotExist):
+		reason = "no-such-file"
+	case errors.As(err, &dial) && dial.Op == "dial": // an issuer's
+		reason, _ = guard.Explain(guard.ErrNotSent)
 	}
-	return "failed", 1, false
+	return reason, 1, refused
 }
 
 func exitCode(err error) int {
