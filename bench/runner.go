@@ -134,7 +134,7 @@ func (r *runner) count(ctx context.Context, res *results) error {
 		if err != nil {
 			return err
 		}
-		_, err = r.once(ctx, &w, c, "count", proxy.URL(), proxy.ClearRequests, nil)
+		_, err = r.once(ctx, &w, c, "count", proxy.URL(), proxy.ClearRequests, func(*upload) { proxy.ClearRequests() })
 		seen := proxy.Requests()
 		if err = errors.Join(err, proxy.Close()); err == nil {
 			err = r.stored(ctx, &w, r.upload(&w, c, "count").key, w.objects, false)
@@ -207,7 +207,7 @@ func (r *runner) once(
 ) (*measurement, error) {
 	u := r.upload(w, c, place)
 	if w.mode == "existing" || w.mode == "state" {
-		if err := r.populate(ctx, c, u); err != nil {
+		if err := r.populate(ctx, c, u, endpoint); err != nil {
 			return nil, err
 		}
 	}
@@ -234,8 +234,9 @@ func (r *runner) once(
 }
 
 // populate makes the objects that are then replaced, where the workload of new
-// keys has not done so in this round.
-func (r *runner) populate(ctx context.Context, c contestant, u upload) error {
+// keys has not done so in this round. What is remembered of a key is remembered
+// of an endpoint, so it is the one that is used then.
+func (r *runner) populate(ctx context.Context, c contestant, u upload, endpoint string) error {
 	if r.populated[u.key] {
 		return nil
 	}
@@ -253,7 +254,7 @@ func (r *runner) populate(ctx context.Context, c contestant, u upload) error {
 	case c.name == ours || c.name == command:
 		how = library("s3fence")
 	}
-	_, err := r.process(ctx, how(u), r.server.URL, nil, false, nil)
+	_, err := r.process(ctx, how(u), endpoint, nil, false, nil)
 	r.populated[u.key] = err == nil
 	return err
 }

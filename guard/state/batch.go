@@ -11,7 +11,7 @@ const (
 	// at most: those of the batch that is being written, and of the next.
 	batchEntries = 512
 	// gather is how long a batch that is not full waits for more.
-	gather = 5 * time.Millisecond
+	gather = 200 * time.Millisecond
 )
 
 // A batch is what one transaction writes. It does not change once it is taken.
