@@ -89,6 +89,7 @@ func (f *File) writeBatches() {
 		err := f.writeBatch(context.Background(), b)
 		f.mu.Lock()
 		f.taken = nil
+		f.written++
 		if err != nil {
 			f.giveUp(f.failed("write to", err))
 			// Not in the file, and so neither may be what came after it.

@@ -3,7 +3,6 @@ package state
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/s3fence/s3fence/guard"
@@ -12,8 +11,8 @@ import (
 // Memory returns the [guard.Memory] of one bucket. endpoint tells buckets of one
 // name apart: it is compared and not used, and must not be empty.
 //
-// What a Remember takes in is at once there for this File, and for others once
-// it is in the file. When the file can't be read or written any more the first
+// What a Remember takes in is at once there for this File, and for others at most
+// a second after it is in the file. When the file can't be read or written any more the first
 // call to find out returns the error, and from then on nothing is remembered.
 // An entry that was damaged is an error as well, until it is replaced.
 func (f *File) Memory(endpoint, bucket string) (guard.Memory, error) {
@@ -66,29 +65,32 @@ func (m *memory) Recall(key string) (guard.Remembered, error) {
 		defer f.mu.Unlock()
 		return guard.Remembered{}, f.complaint()
 	}
-	r, ok := pending(f, func(b *batch) map[place]memoryRow { return b.memory }, place{m.id, key})
-	f.mu.Unlock()
-	if ok {
+	if r, ok := pending(f, func(b *batch) map[place]memoryRow { return b.memory }, place{m.id, key}); ok {
+		f.mu.Unlock()
 		return r.Remembered, nil
 	}
-	var sum []byte
-	err := f.recall.QueryRow(m.id, []byte(key)).Scan(&r.record, &r.ETag, &sum)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return guard.Remembered{}, nil
-	case err != nil:
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.giveUp(f.failed("read", err))
-		return guard.Remembered{}, f.complaint()
+	row, there, known := f.ahead.row(m.id, key)
+	f.mu.Unlock()
+	if !known {
+		var err error
+		if row, there, err = f.readAhead(m.id, key); err != nil {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.giveUp(f.failed("read", err))
+			return guard.Remembered{}, f.complaint()
+		}
 	}
-	if r.sum = m.sum(key, r.record, r.ETag); string(sum) != string(r.sum[:]) {
+	if !there {
+		return guard.Remembered{}, nil
+	}
+	if sum := m.sum(key, row.record, row.etag); string(row.sum) != string(sum[:]) {
 		return guard.Remembered{}, f.failed("read", errDamaged)
 	}
-	if r.Record, err = guard.ParseRecord(r.record); err != nil {
+	record, err := guard.ParseRecord(row.record)
+	if err != nil {
 		return guard.Remembered{}, f.failed("read", err)
 	}
-	return r.Remembered, nil
+	return guard.Remembered{Record: record, ETag: row.etag}, nil
 }
 
 // Remember implements [guard.Memory]. It waits while the file lags behind.
@@ -101,6 +103,7 @@ func (m *memory) Remember(key string, r guard.Remembered) error {
 		// is lost, and some of what would tell that the object was set back.
 		if was, ok := pending(f, func(b *batch) map[place]memoryRow { return b.memory }, p); !ok || !r.OlderThan(was.Remembered) {
 			b.memory[p] = row
+			f.ahead.learn(p, row)
 		}
 	})
 	if err == nil {

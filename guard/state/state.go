@@ -92,6 +92,7 @@ type File struct {
 	recall, noted,
 	remember, note *sql.Stmt // closed with them
 
+	reading sync.Mutex // ahead
 	mu      sync.Mutex
 	room    *sync.Cond // in next
 	next    *batch     // being gathered
@@ -100,6 +101,8 @@ type File struct {
 	broken  error      // why nothing is written any more
 	told    bool       // somebody, of broken
 	closed  bool
+	written int     // batches
+	ahead   stretch // what was read last
 }
 
 // Open opens the state file at path, and makes it, for its owner alone, when
@@ -152,7 +155,7 @@ func (f *File) open(ctx context.Context) error {
 		return err
 	}
 	var errs [4]error
-	f.recall, errs[0] = f.r.PrepareContext(ctx, "SELECT record, etag, sum FROM memory WHERE bucket = ? AND key = ?")
+	f.recall, errs[0] = f.r.PrepareContext(ctx, "SELECT key, record, etag, sum FROM memory WHERE bucket = ? AND key >= ? ORDER BY key LIMIT ?")
 	f.noted, errs[1] = f.r.PrepareContext(ctx, "SELECT size, mtime, sequence, outcome, sum FROM files WHERE key = ?")
 	f.remember, errs[2] = f.w.PrepareContext(ctx, "INSERT OR REPLACE INTO memory VALUES (?, ?, ?, ?, ?)")
 	f.note, errs[3] = f.w.PrepareContext(ctx, "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)")
