@@ -9,8 +9,8 @@ import (
 	"github.com/s3fence/s3fence/guard"
 )
 
-// exitCodes is the one table of what the command exitCodes with. The first that matches
-// counts. Scripts depend on it: entries are added, never changed.
+// exitCodes is the one table of what the command exits with. The first that
+// matches counts. Scripts depend on it: entries are added, never changed.
 var exitCodes = []struct {
 	err    error
 	exit   int

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -136,7 +137,10 @@ func (f *File) open(ctx context.Context) error {
 	}
 	f.r.SetMaxOpenConns(readers)
 	f.r.SetMaxIdleConns(readers)
-	if _, err := isNew(ctx, f.r); err != nil {
+	if err := waiting(func() error {
+		_, err := isNew(ctx, f.r)
+		return err
+	}); err != nil {
 		return err
 	}
 	// NORMAL: a commit survives the process, and after the end of the machine the
@@ -145,12 +149,14 @@ func (f *File) open(ctx context.Context) error {
 		return err
 	}
 	f.w.SetMaxOpenConns(1)
-	if err := f.write(ctx, func(tx *sql.Tx) error {
-		fresh, err := isNew(ctx, tx)
-		if err == nil && fresh {
-			_, err = tx.ExecContext(ctx, schema+fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d;", application, format))
-		}
-		return err
+	if err := waiting(func() error {
+		return f.write(ctx, func(tx *sql.Tx) error {
+			fresh, err := isNew(ctx, tx)
+			if err == nil && fresh {
+				_, err = tx.ExecContext(ctx, schema+fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d;", application, format))
+			}
+			return err
+		})
 	}); err != nil {
 		return err
 	}
@@ -160,6 +166,18 @@ func (f *File) open(ctx context.Context) error {
 	f.remember, errs[2] = f.w.PrepareContext(ctx, "INSERT OR REPLACE INTO memory VALUES (?, ?, ?, ?, ?)")
 	f.note, errs[3] = f.w.PrepareContext(ctx, "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)")
 	return errors.Join(errs[:]...)
+}
+
+// waiting runs a step of opening again while another process opens the file as
+// well: SQLite waits for a lock by itself, but not where it switches to WAL.
+func waiting(step func() error) error {
+	for begun := time.Now(); ; {
+		err := step()
+		if !isBusy(err) || time.Since(begun) > lockWait {
+			return err
+		}
+		time.Sleep(time.Millisecond + rand.N(20*time.Millisecond))
+	}
 }
 
 // making is held while files are made: to close one that SQLite has open in this
@@ -231,12 +249,20 @@ func (f *File) write(ctx context.Context, fn func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// busy is SQLite's code for a lock that another process has.
+const busy = 5
+
+func isBusy(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code()&0xff == busy
+}
+
 // failed names the file in err, and the cure where there is one.
 func (f *File) failed(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	const busy, readOnly, corrupt, full, notDatabase = 5, 8, 11, 13, 26
+	const readOnly, corrupt, full, notDatabase = 8, 11, 13, 26
 	cure := ""
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch e.Code() & 0xff {
