@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/s3fence/s3fence/guard"
 )
@@ -105,7 +106,8 @@ type counter struct {
 // exist, and must not be replicated to other regions with eventual
 // consistency, which would give the same number in two of them.
 //
-// The error is an [*Error] when the table can't be used.
+// The error is an [*Error] when the table can't be used, and when it is not
+// DynamoDB that answers.
 func OpenDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (*DynamoDB, error) {
 	d := &DynamoDB{client: counted{client}, table: table, rand: rand.Reader, known: make(map[string]counter)}
 	out, err := client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &table})
@@ -114,7 +116,7 @@ func OpenDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (*Dynam
 		if errors.As(err, &missing) {
 			return nil, d.refuse("", err, "the table does not exist", "make it: s3fence init")
 		}
-		return nil, fmt.Errorf("describe table %s: %w", table, err)
+		return nil, otherServer(table, fmt.Errorf("describe table %s: %w", table, err))
 	}
 	if err := d.check(out.Table); err != nil {
 		return nil, err
@@ -142,7 +144,7 @@ func InitDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (d *Dyn
 	})
 	var exists *types.ResourceInUseException
 	if err != nil && !errors.As(err, &exists) {
-		return nil, false, fmt.Errorf("create table %s: %w", table, err)
+		return nil, false, otherServer(table, fmt.Errorf("create table %s: %w", table, err))
 	}
 	created = err == nil
 	const longest = 5 * time.Minute
@@ -159,6 +161,17 @@ func InitDynamoDB(ctx context.Context, client DynamoDBAPI, table string) (d *Dyn
 	}
 	d, err = OpenDynamoDB(ctx, client, table)
 	return d, created, err
+}
+
+// otherServer is err, or the refusal of an answer that is not DynamoDB's.
+func otherServer(table string, err error) error {
+	if !errors.As(err, new(*smithy.DeserializationError)) || errors.Is(err, io.ErrUnexpectedEOF) { // cut off
+		return err
+	}
+	return &Error{Source: "dynamodb://" + table, Detail: "what answers at its endpoint is not DynamoDB", Err: err, Cures: []string{
+		"name DynamoDB's endpoint: --dynamodb-endpoint-url URL or AWS_ENDPOINT_URL_DYNAMODB; AWS_ENDPOINT_URL is taken for that of every service",
+		"or count in the object store: --issuer s3://BUCKET/PREFIX",
+	}}
 }
 
 // counted counts the requests that [DynamoDB] makes for somebody's operation.
@@ -230,7 +243,7 @@ func (d *DynamoDB) CreateScope(ctx context.Context, scope string) (id guard.Issu
 	if err != nil {
 		return id, false, err
 	}
-	if err := d.judge(scope, old, nil); err != nil {
+	if err := d.judge(scope, old, counter{}); err != nil {
 		return id, false, err
 	}
 	have, err := guard.ParseIssuerID(text(old[attrIssuer]))
@@ -264,36 +277,22 @@ func (d *DynamoDB) issue(ctx context.Context, scope string, claim guard.Record) 
 	}
 	// Taken before the request: numbers that other callers get meanwhile may
 	// be recorded before ours comes back.
-	d.mu.Lock()
-	before, known := d.known[scope]
-	d.mu.Unlock()
-
-	cond := "attribute_exists(#issuer) AND #tid = :tid AND #created = :created"
-	values := map[string]types.AttributeValue{
-		":one": num("1"), ":tid": str(d.id), ":created": num(d.created),
-	}
-	if known {
-		cond += " AND #issuer = :issuer AND #number >= :last"
-		values[":issuer"], values[":last"] = str(before.issuer.String()), num(strconv.FormatInt(before.last, 10))
-	}
-	if claim.Number > 0 {
-		cond += " AND (#issuer <> :claimed OR #number >= :claim)"
-		values[":claimed"], values[":claim"] = str(claim.Issuer.String()), num(strconv.FormatInt(claim.Number, 10))
-	}
+	before := d.knows(scope)
+	names := make(map[string]string)
+	values := map[string]types.AttributeValue{":one": num("1")}
+	cond := "attribute_exists(#issuer)" + d.counting(before, claim, names, values)
 	out, err := d.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
-		TableName:           &d.table,
-		Key:                 d.key(scope),
-		UpdateExpression:    aws.String("ADD #number :one"),
-		ConditionExpression: &cond,
-		ExpressionAttributeNames: map[string]string{
-			"#number": attrNumber, "#issuer": attrIssuer, "#tid": attrTableID, "#created": attrTableCreated,
-		},
+		TableName:                           &d.table,
+		Key:                                 d.key(scope),
+		UpdateExpression:                    aws.String("ADD #number :one"),
+		ConditionExpression:                 &cond,
+		ExpressionAttributeNames:            names,
 		ExpressionAttributeValues:           values,
 		ReturnValues:                        types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	})
 	if err != nil {
-		return guard.Token{}, d.explain(ctx, scope, before, known, claim, err)
+		return guard.Token{}, d.explain(ctx, scope, before, claim, err)
 	}
 	id, err := guard.ParseIssuerID(text(out.Attributes[attrIssuer]))
 	if err != nil {
@@ -303,20 +302,55 @@ func (d *DynamoDB) issue(ctx context.Context, scope string, claim guard.Record) 
 	if err != nil {
 		return guard.Token{}, d.refuse(scope, err, "the counter is not a number from 1 to 2^63-1")
 	}
-	if known && n <= before.last {
-		return guard.Token{}, d.refuse(scope, nil,
-			fmt.Sprintf("the counter went back: it gave %d after %d", n, before.last), raise(scope))
-	}
 	tok, err := guard.NewToken(id, scope, n)
 	if err != nil {
 		return guard.Token{}, d.refuse(scope, err, "the counter holds no usable number")
 	}
-	d.mu.Lock()
-	if c := d.known[scope]; n > c.last {
-		d.known[scope] = counter{id, n}
+	if err := d.took(before, tok); err != nil {
+		return guard.Token{}, err
 	}
-	d.mu.Unlock()
 	return tok, nil
+}
+
+// knows returns what this process has seen of a scope, the zero counter for
+// nothing.
+func (d *DynamoDB) knows(scope string) counter {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.known[scope]
+}
+
+// counting returns what a condition must say besides for a number to be taken:
+// the counter is of this table, the one that is known, and stands below neither
+// what is known of it nor claim.
+func (d *DynamoDB) counting(before counter, claim guard.Record, names map[string]string, values map[string]types.AttributeValue) string {
+	names["#number"], names["#issuer"], names["#tid"], names["#created"] = attrNumber, attrIssuer, attrTableID, attrTableCreated
+	values[":tid"], values[":created"] = str(d.id), num(d.created)
+	cond := " AND #tid = :tid AND #created = :created"
+	if before != (counter{}) {
+		cond += " AND #issuer = :issuer AND #number >= :last"
+		values[":issuer"], values[":last"] = str(before.issuer.String()), num(strconv.FormatInt(before.last, 10))
+	}
+	if claim.Number > 0 {
+		cond += " AND (#issuer <> :claimed OR #number >= :claim)"
+		values[":claimed"], values[":claim"] = str(claim.Issuer.String()), num(strconv.FormatInt(claim.Number, 10))
+	}
+	return cond
+}
+
+// took takes in a number that was taken after before was known. It refuses one
+// that a server gave although the condition did not hold.
+func (d *DynamoDB) took(before counter, tok guard.Token) error {
+	n := tok.Number()
+	if n <= before.last {
+		return d.refuse(tok.Scope(), nil, fmt.Sprintf("the counter went back: it gave %d after %d", n, before.last), raise(tok.Scope()))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n > d.known[tok.Scope()].last {
+		d.known[tok.Scope()] = counter{tok.Issuer(), n}
+	}
+	return nil
 }
 
 // Reconcile implements [Reconciler] with one UpdateItem, which also binds the
@@ -378,11 +412,8 @@ func (d *DynamoDB) plan(scope string, item map[string]types.AttributeValue, o Re
 			before.Issuer = id
 		}
 	}
-	d.mu.Lock()
-	known := d.known[scope]
-	d.mu.Unlock()
 	moved := before != nil && (text(item[attrTableID]) != d.id || text(item[attrTableCreated]) != d.created)
-	r, err := o.plan(before, moved, known)
+	r, err := o.plan(before, moved, d.knows(scope))
 	if err != nil {
 		return r, d.refuse(scope, nil, err.Error(), freshCounter(scope))
 	}
@@ -437,7 +468,7 @@ func (d *DynamoDB) Peek(ctx context.Context, scope string) (guard.IssuerID, int6
 		return guard.IssuerID{}, 0, err
 	}
 	if len(item) == 0 {
-		return guard.IssuerID{}, 0, d.judge(scope, item, nil)
+		return guard.IssuerID{}, 0, d.judge(scope, item, counter{})
 	}
 	id, err := guard.ParseIssuerID(text(item[attrIssuer]))
 	if err != nil {
@@ -451,7 +482,7 @@ func (d *DynamoDB) Peek(ctx context.Context, scope string) (guard.IssuerID, int6
 }
 
 // explain finds out why the update was refused.
-func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, known bool, claim guard.Record, err error) error {
+func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, claim guard.Record, err error) error {
 	var failed *types.ConditionalCheckFailedException
 	var missing *types.ResourceNotFoundException
 	switch {
@@ -461,33 +492,43 @@ func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, kn
 	case !errors.As(err, &failed):
 		return fmt.Errorf("take a number of scope %s from table %s: %w", scope, d.table, err)
 	}
-	old := failed.Item // not every server returns it
-	if old == nil {
-		var err2 error
-		if old, err2 = d.read(ctx, scope); err2 != nil {
-			return errors.Join(err2, err)
-		}
+	old, err2 := d.failedOn(ctx, scope, failed)
+	if err2 != nil {
+		return errors.Join(err2, err)
 	}
-	var expect *guard.IssuerID
-	if known {
-		expect = &before.issuer
-	}
-	if err := d.judge(scope, old, expect); err != nil {
+	if err := d.against(scope, old, before, claim); err != nil {
 		return err
-	}
-	switch n, perr := strconv.ParseInt(text(old[attrNumber]), 10, 64); {
-	case perr != nil:
-		return d.refuse(scope, perr, "the counter is not a number from 0 to 2^63-1", "use another scope, for new keys")
-	case n < before.last:
-		return d.refuse(scope, nil, wentBack(n, before.last), raise(scope))
-	case text(old[attrIssuer]) == claim.Issuer.String() && n < claim.Number:
-		return Behind(d.source(), n, claim)
 	}
 	return fmt.Errorf("take a number of scope %s from table %s: the counter changed while it was looked at: %w", scope, d.table, err)
 }
 
+// failedOn returns the item that a condition did not hold of.
+func (d *DynamoDB) failedOn(ctx context.Context, scope string, failed *types.ConditionalCheckFailedException) (map[string]types.AttributeValue, error) {
+	if failed.Item != nil {
+		return failed.Item, nil
+	}
+	return d.read(ctx, scope) // not every server returns it
+}
+
+// against says what [DynamoDB.counting] has against a counter item, nil for
+// nothing.
+func (d *DynamoDB) against(scope string, item map[string]types.AttributeValue, before counter, claim guard.Record) error {
+	if err := d.judge(scope, item, before); err != nil {
+		return err
+	}
+	switch n, err := strconv.ParseInt(text(item[attrNumber]), 10, 64); {
+	case err != nil:
+		return d.refuse(scope, err, "the counter is not a number from 0 to 2^63-1", "use another scope, for new keys")
+	case n < before.last:
+		return d.refuse(scope, nil, wentBack(n, before.last), raise(scope))
+	case text(item[attrIssuer]) == claim.Issuer.String() && n < claim.Number:
+		return Behind(d.source(), n, claim)
+	}
+	return nil
+}
+
 // judge refuses a counter item that can't be counted on.
-func (d *DynamoDB) judge(scope string, item map[string]types.AttributeValue, expect *guard.IssuerID) error {
+func (d *DynamoDB) judge(scope string, item map[string]types.AttributeValue, before counter) error {
 	id, created, is := text(item[attrTableID]), text(item[attrTableCreated]), text(item[attrIssuer])
 	switch {
 	case len(item) == 0:
@@ -496,8 +537,8 @@ func (d *DynamoDB) judge(scope string, item map[string]types.AttributeValue, exp
 		return d.refuse(scope, nil, fmt.Sprintf(
 			"the counter was made in table %s (created %s), and this one is %s (created %s): the table was restored or copied, so the counter may have gone back",
 			orNone(id), orNone(created), orNone(d.id), d.created), raise(scope))
-	case expect != nil && is != expect.String():
-		return d.refuse(scope, nil, fmt.Sprintf("the counter was made anew: its issuer id was %s and is %s", expect, orNone(is)),
+	case before != (counter{}) && is != before.issuer.String():
+		return d.refuse(scope, nil, fmt.Sprintf("the counter was made anew: its issuer id was %s and is %s", before.issuer, orNone(is)),
 			giveBack(scope))
 	case is == "":
 		return d.refuse(scope, nil, "the counter has no issuer id", giveBack(scope))

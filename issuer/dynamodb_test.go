@@ -3,6 +3,9 @@ package issuer
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -101,6 +104,48 @@ func wantRefused(t *testing.T, err error, says string) {
 	var e *Error
 	if !errors.As(err, &e) || !errors.Is(err, guard.ErrIssuerRefuses) || !strings.Contains(err.Error(), says) || e.Source != "dynamodb://fences" {
 		t.Errorf("got %v, want a refusal that says %q", err, says)
+	}
+}
+
+// An object store at DynamoDB's endpoint answers in XML, a proxy in words.
+func TestOtherServer(t *testing.T) {
+	for _, answer := range []struct {
+		code       int
+		text       string
+		cut, other bool
+	}{
+		{400, `<?xml version="1.0" encoding="UTF-8"?><Error><Code>BadRequest</Code></Error>`, false, true},
+		{200, "<html>hello</html>", false, true},
+		{404, "404 page not found", false, true},
+		{400, `{"__type":"com.amazon.coral.service#AccessDeniedException","message":"no"}`, false, false},
+		{200, `{"Table":`, true, false},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if answer.cut {
+				w.Header().Set("Content-Length", strconv.Itoa(len(answer.text)+1))
+			}
+			w.WriteHeader(answer.code)
+			_, _ = io.WriteString(w, answer.text)
+		}))
+		client := dynamodb.New(dynamodb.Options{
+			Region: "us-east-1", BaseEndpoint: &srv.URL, Retryer: aws.NopRetryer{},
+			Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+				return aws.Credentials{AccessKeyID: "a", SecretAccessKey: "b"}, nil
+			}),
+		})
+		_, openErr := OpenDynamoDB(t.Context(), client, "fences")
+		_, _, initErr := InitDynamoDB(t.Context(), client, "fences")
+		srv.Close()
+		for what, err := range map[string]error{"open": openErr, "init": initErr} {
+			switch {
+			case err == nil:
+				t.Errorf("%s: %d %s was taken for DynamoDB", what, answer.code, answer.text)
+			case answer.other:
+				wantRefused(t, err, "what answers at its endpoint is not DynamoDB: ")
+			case errors.Is(err, guard.ErrIssuerRefuses):
+				t.Errorf("%s: %d %s: %v", what, answer.code, answer.text, err)
+			}
+		}
 	}
 }
 

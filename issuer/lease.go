@@ -33,13 +33,15 @@ type LeaseStore interface {
 	Lease(ctx context.Context, scope string) (LeaseRecord, error)
 	// SwapLease replaces the lease whose version is over, the zero one for none,
 	// by next, in one atomic step. Where next has no token the step takes the
-	// scope's next number too, and the errors are those of Issue.
+	// scope's next number too, and the errors are those of IssueAfter: a counter
+	// that has claim's issuer id and stands below claim's number gives none. The
+	// zero claim is none.
 	//
 	// It returns the lease that stands when it is done: with next's version when
 	// it was replaced, also by an earlier request of this call whose answer was
 	// lost, and another one when over did not stand. After any error the lease
 	// may have been replaced, or may be yet.
-	SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord) (LeaseRecord, error)
+	SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord, claim guard.Record) (LeaseRecord, error)
 }
 
 // A LeaseRecord is a lease as it is stored. Nothing compares its times: they are
@@ -175,6 +177,11 @@ type LeaseOptions struct {
 	// Wait is how long to wait for a lease that another holds. Default: 0, not
 	// at all.
 	Wait time.Duration
+	// Claimed returns the record of the scope's fence, nil where it was never
+	// claimed, as [guard.Guard.Claimed] does. It is asked right before each try to
+	// take the lease, and a counter that stands below the record has gone back and
+	// gives no number, however often it is asked. Default: none is looked at.
+	Claimed func(ctx context.Context, scope string) (*guard.Record, error)
 	// Logger gets failed heartbeats as warnings, and waiting. Default: none.
 	Logger *slog.Logger
 	// Observer is told of the acquisition, each heartbeat and the release.
@@ -238,10 +245,12 @@ type Lease struct {
 // scope: every lease must be released.
 //
 // A lease that is still held by another when Wait is over is [ErrLeaseHeld], in
-// a [*LeaseError]. An option that can't be used is [guard.ErrInvalid]. Other
-// errors are those of the store, which are borne while there is time to wait,
-// and ctx's. After an error no lease is held; one that a lost request may have
-// taken is given back, or ends by itself after its TTL.
+// a [*LeaseError]. An option that can't be used is [guard.ErrInvalid], a counter
+// that can't be counted on [guard.ErrIssuerRefuses], and a scope's fence that
+// can't be a [*guard.Refusal]. Other errors are those of the store and of
+// opts.Claimed, which are borne while there is time to wait, and ctx's. After an
+// error no lease is held; one that a lost request may have taken is given back,
+// or ends by itself after its TTL.
 func Acquire(ctx context.Context, store LeaseStore, scope string, opts LeaseOptions) (*Lease, error) {
 	if err := errors.Join(guard.CheckScope(scope), opts.check()); err != nil {
 		return nil, err
@@ -309,7 +318,7 @@ func (a *acquisition) acquire(ctx context.Context) (LeaseRecord, time.Time, erro
 			return rec, since, nil
 		case err == nil:
 			a.failures = 0
-		case !a.looked, errors.Is(err, guard.ErrIssuerRefuses), errors.Is(err, guard.ErrInvalid):
+		case !a.looked, errors.Is(err, guard.ErrIssuerRefuses), errors.Is(err, guard.ErrInvalid), errors.As(err, new(*guard.Refusal)):
 			return rec, since, err
 		default:
 			a.failures++
@@ -350,11 +359,15 @@ func (a *acquisition) try(ctx context.Context) (LeaseRecord, time.Time, error) {
 		if err != nil {
 			return LeaseRecord{}, time.Time{}, err
 		}
+		claim, err := a.claim(ctx)
+		if err != nil {
+			return LeaseRecord{}, time.Time{}, err
+		}
 		now := time.Now()
 		a.tried[version] = now
 		standing, err = a.store.SwapLease(ctx, a.scope, a.seen.Version, LeaseRecord{
 			Owner: a.opts.Owner, Version: version, TTL: a.opts.TTL, Since: now, Beat: now,
-		})
+		}, claim)
 		if err != nil {
 			return LeaseRecord{}, time.Time{}, err
 		}
@@ -363,6 +376,18 @@ func (a *acquisition) try(ctx context.Context) (LeaseRecord, time.Time, error) {
 		}
 		delete(a.tried, version) // what it was to replace is gone for good
 	}
+}
+
+// claim returns the scope's fence as it is now, zero for none.
+func (a *acquisition) claim(ctx context.Context) (guard.Record, error) {
+	if a.opts.Claimed == nil {
+		return guard.Record{}, nil
+	}
+	r, err := a.opts.Claimed(ctx, a.scope)
+	if r == nil || err != nil {
+		return guard.Record{}, err
+	}
+	return *r, nil
 }
 
 // note takes in what was read. A version's time begins when it was first seen,
@@ -448,7 +473,7 @@ func (a *acquisition) abandon(ctx context.Context) {
 		over := rec.Version
 		rec.Released = true
 		if rec.Version, err = guard.NewWriteID(a.opts.Rand); err == nil {
-			_, err = a.store.SwapLease(ctx, a.scope, over, rec)
+			_, err = a.store.SwapLease(ctx, a.scope, over, rec, guard.Record{})
 		}
 	}
 	if err != nil {
@@ -533,7 +558,7 @@ func (l *Lease) beat(ctx context.Context) (standing LeaseRecord, begun time.Time
 	ctx, cancel := context.WithTimeout(ctx, l.opts.TTL/3)
 	defer cancel()
 	ctx, ended := l.opts.observe(ctx, guard.OpLeaseRenew, l.scope, l.token)
-	standing, err = l.store.SwapLease(ctx, l.scope, l.rec.Version, l.next)
+	standing, err = l.store.SwapLease(ctx, l.scope, l.rec.Version, l.next, guard.Record{})
 	done := guard.Completion{Outcome: guard.Renewed, Err: err}
 	if err == nil && standing.Version != l.next.Version {
 		done.Err = l.lost(standing, "", nil)
@@ -597,10 +622,10 @@ func (l *Lease) release(ctx context.Context) error {
 	if next.Version, err = guard.NewWriteID(l.opts.Rand); err != nil {
 		return err
 	}
-	standing, err := l.store.SwapLease(ctx, l.scope, l.rec.Version, next)
+	standing, err := l.store.SwapLease(ctx, l.scope, l.rec.Version, next, guard.Record{})
 	if err == nil && standing.Version == l.next.Version && !standing.Version.IsZero() {
 		// The last heartbeat landed, and its answer was lost.
-		_, err = l.store.SwapLease(ctx, l.scope, l.next.Version, next)
+		_, err = l.store.SwapLease(ctx, l.scope, l.next.Version, next, guard.Record{})
 	}
 	if err != nil {
 		return fmt.Errorf("release the lease of scope %s: %w", l.scope, err)

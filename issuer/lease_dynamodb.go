@@ -37,24 +37,20 @@ func (d *DynamoDB) Lease(ctx context.Context, scope string) (LeaseRecord, error)
 		return LeaseRecord{}, err
 	}
 	if len(item) == 0 {
-		return LeaseRecord{}, d.judge(scope, item, nil)
+		return LeaseRecord{}, d.judge(scope, item, counter{})
 	}
 	return d.lease(scope, item)
 }
 
 // SwapLease implements [LeaseStore] with one UpdateItem. Where it takes a
-// number it refuses what [DynamoDB.Issue] refuses.
-func (d *DynamoDB) SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord) (LeaseRecord, error) {
+// number it refuses what [DynamoDB.IssueAfter] refuses.
+func (d *DynamoDB) SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord, claim guard.Record) (LeaseRecord, error) {
 	if err := guard.CheckScope(scope); err != nil {
 		return LeaseRecord{}, err
 	}
-	d.mu.Lock()
-	before, known := d.known[scope]
-	d.mu.Unlock()
-
-	set := "SET #owner = :owner, #number = :number, #version = :version, #ttl = :ttl, #since = :since, #beat = :beat, #released = :released"
+	before := d.knows(scope)
 	names := map[string]string{
-		"#owner": attrLeaseOwner, "#number": attrLeaseNumber, "#version": attrLeaseVersion, "#ttl": attrLeaseTTL,
+		"#issuer": attrIssuer, "#owner": attrLeaseOwner, "#taken": attrLeaseNumber, "#version": attrLeaseVersion, "#ttl": attrLeaseTTL,
 		"#since": attrLeaseSince, "#beat": attrLeaseBeat, "#released": attrLeaseReleased,
 	}
 	values := map[string]types.AttributeValue{
@@ -67,24 +63,20 @@ func (d *DynamoDB) SwapLease(ctx context.Context, scope string, over guard.Write
 		values[":released"] = num("1")
 	}
 	cond := "attribute_exists(#issuer) AND attribute_not_exists(#version)"
-	names["#issuer"] = attrIssuer
 	if !over.IsZero() {
 		cond = "attribute_exists(#issuer) AND #version = :over"
 		values[":over"] = str(over.String())
 	}
+	set := "SET #owner = :owner, #version = :version, #ttl = :ttl, #since = :since, #beat = :beat, #released = :released, #taken = "
 	take := next.Token.IsZero()
 	if take {
 		// In an update all values are those before it.
-		set = "SET #counter = #counter + :one, #owner = :owner, #number = #counter + :one, #version = :version, #ttl = :ttl, #since = :since, #beat = :beat, #released = :released"
-		names["#counter"], names["#tid"], names["#created"] = attrNumber, attrTableID, attrTableCreated
-		values[":one"], values[":tid"], values[":created"] = num("1"), str(d.id), num(d.created)
-		cond += " AND #tid = :tid AND #created = :created"
-		if known {
-			cond += " AND #issuer = :issuer"
-			values[":issuer"] = str(before.issuer.String())
-		}
+		set += "#number + :one, #number = #number + :one"
+		values[":one"] = num("1")
+		cond += d.counting(before, claim, names, values)
 	} else {
-		values[":number"] = num(strconv.FormatInt(next.Token.Number(), 10))
+		set += ":taken"
+		values[":taken"] = num(strconv.FormatInt(next.Token.Number(), 10))
 	}
 	out, err := d.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
 		TableName:                           &d.table,
@@ -104,41 +96,21 @@ func (d *DynamoDB) SwapLease(ctx context.Context, scope string, over guard.Write
 	case !errors.As(err, &failed):
 		return LeaseRecord{}, fmt.Errorf("write the lease of scope %s in table %s: %w", scope, d.table, err)
 	default:
-		if item = failed.Item; item == nil { // not every server returns it
-			if item, err = d.read(ctx, scope); err != nil {
-				return LeaseRecord{}, err
-			}
+		if item, err = d.failedOn(ctx, scope, failed); err == nil && take {
+			err = d.against(scope, item, before, claim)
 		}
-		var expect *guard.IssuerID
-		if known {
-			expect = &before.issuer
-		}
-		if err := d.judge(scope, item, expect); take && err != nil {
+		if err != nil {
 			return LeaseRecord{}, err
 		}
 	}
 	standing, err := d.lease(scope, item)
 	if err == nil && take && failed == nil {
-		err = d.took(scope, before, standing.Token)
+		err = d.took(before, standing.Token)
 	}
 	if err != nil {
 		return LeaseRecord{}, err
 	}
 	return standing, nil
-}
-
-// took takes in a number that was taken after before was known.
-func (d *DynamoDB) took(scope string, before counter, tok guard.Token) error {
-	n := tok.Number()
-	if n <= before.last {
-		return d.refuse(scope, nil, fmt.Sprintf("the counter went back: it gave %d after %d", n, before.last), raise(scope))
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if n > d.known[scope].last {
-		d.known[scope] = counter{tok.Issuer(), n}
-	}
-	return nil
 }
 
 // lease reads the lease of a counter's item.

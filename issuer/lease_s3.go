@@ -32,10 +32,15 @@ func (s *S3) Lease(ctx context.Context, scope string) (LeaseRecord, error) {
 
 // SwapLease implements [LeaseStore] with one conditional write, and one read
 // where the counter was changed by another process since this one wrote it. It
-// refuses what [S3.Issue] refuses.
-func (s *S3) SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord) (LeaseRecord, error) {
+// refuses what [S3.Issue] refuses, and where it takes a number what
+// [S3.IssueAfter] does.
+func (s *S3) SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord, claim guard.Record) (LeaseRecord, error) {
 	if err := guard.CheckScope(scope); err != nil {
 		return LeaseRecord{}, err
+	}
+	take := next.Token.IsZero()
+	if !take {
+		claim = guard.Record{}
 	}
 	c := s.of(scope)
 	if err := c.lock(ctx); err != nil {
@@ -43,12 +48,15 @@ func (s *S3) SwapLease(ctx context.Context, scope string, over guard.WriteID, ne
 	}
 	// What this process wrote last may stand no longer: nothing may be refused
 	// by it.
-	if r, err := s.lease(c.last.state); err != nil || r.Version != over {
+	if r, err := s.lease(c.last.state); err != nil || r.Version != over || s.behind(c.last.state, claim) != nil {
 		c.last = glance{}
 	}
 	c.unlock()
 
 	st, err := s.update(ctx, scope, func(st *counterState) error {
+		if err := s.behind(*st, claim); err != nil {
+			return err
+		}
 		r, err := s.lease(*st)
 		if err != nil {
 			return err
@@ -57,7 +65,7 @@ func (s *S3) SwapLease(ctx context.Context, scope string, over guard.WriteID, ne
 			return errUnchanged
 		}
 		r = next
-		if r.Token.IsZero() {
+		if take {
 			if st.Number == math.MaxInt64 {
 				return s.refuse(scope, nil, "the counter gave the last number there is", "use another scope, for new keys")
 			}

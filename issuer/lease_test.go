@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ type memLeases struct {
 	rec    LeaseRecord
 	number int64
 	swaps  []LeaseRecord // that were applied
+	claims []guard.Record
 	reads  int
 	// before and after are called around each swap, with how many there were
 	// before. An error of before keeps it from being applied, one of after is an
@@ -41,7 +43,7 @@ func (m *memLeases) Lease(ctx context.Context, _ string) (LeaseRecord, error) {
 	return m.rec, ctx.Err()
 }
 
-func (m *memLeases) SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord) (LeaseRecord, error) {
+func (m *memLeases) SwapLease(ctx context.Context, scope string, over guard.WriteID, next LeaseRecord, claim guard.Record) (LeaseRecord, error) {
 	m.mu.Lock()
 	n, before, after := m.n, m.before, m.after
 	m.n++
@@ -52,6 +54,11 @@ func (m *memLeases) SwapLease(ctx context.Context, scope string, over guard.Writ
 		}
 	}
 	m.mu.Lock()
+	if next.Token.IsZero() {
+		m.claims = append(m.claims, claim)
+	} else if claim != (guard.Record{}) {
+		panic("a claim where no number is taken")
+	}
 	if m.rec.Version == over {
 		if next.Token.IsZero() {
 			m.number++
@@ -176,7 +183,7 @@ func TestLeaseTakeOver(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := &memLeases{number: 47}
 				dead := LeaseRecord{Owner: "dead", Version: guard.WriteID{9}, TTL: 45 * time.Second, Since: time.Now().Add(beat), Beat: time.Now().Add(beat)}
-				if _, err := m.SwapLease(t.Context(), "s", guard.WriteID{}, dead); err != nil {
+				if _, err := m.SwapLease(t.Context(), "s", guard.WriteID{}, dead, guard.Record{}); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(7 * time.Hour) // that it has stood still for before counts for nothing
@@ -437,6 +444,52 @@ func TestLeaseStoreErrors(t *testing.T) {
 				}
 				if err == nil {
 					mustRelease(t, l)
+				}
+			})
+		})
+	}
+}
+
+// The scope's fence is read right before each try to take the lease, and not
+// while another holds it.
+func TestLeaseClaimed(t *testing.T) {
+	type answer struct {
+		claim *guard.Record
+		err   error
+	}
+	claim := guard.Record{Issuer: guard.IssuerID{1}, Scope: "s", Number: 47, Sequence: 1}
+	lost := &guard.Refusal{Reason: guard.ErrFenceLost, URL: "s3://b/.s3fence/scopes/s.json"}
+	for name, tt := range map[string]struct {
+		answers []answer
+		want    error
+		claims  []guard.Record // that the lease was taken with
+	}{
+		"claimed":           {[]answer{{&claim, nil}}, nil, []guard.Record{claim}},
+		"never claimed":     {[]answer{{nil, nil}}, nil, []guard.Record{{}}},
+		"the fence is lost": {[]answer{{nil, lost}}, guard.ErrFenceLost, nil},
+		"not to be read":    {[]answer{{nil, errLost}, {nil, errLost}, {nil, errLost}, {nil, errLost}, {&claim, nil}}, nil, []guard.Record{claim}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &memLeases{}
+				one := mustAcquire(t, m, LeaseOptions{})
+				time.AfterFunc(time.Minute, func() { mustRelease(t, one) })
+				asked := 0
+				l, err := Acquire(t.Context(), m, "s", LeaseOptions{Owner: "two", Wait: time.Hour, Claimed: func(_ context.Context, scope string) (*guard.Record, error) {
+					if r := m.record(); !r.Free() || scope != "s" || asked == len(tt.answers) {
+						t.Fatalf("asked of %s, after %d times, while the lease is %+v", scope, asked, r)
+					}
+					asked++
+					return tt.answers[asked-1].claim, tt.answers[asked-1].err
+				}})
+				if !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) || asked != len(tt.answers) {
+					t.Fatalf("%v, asked %d times; want %v, %d", err, asked, tt.want, len(tt.answers))
+				}
+				if err == nil {
+					mustRelease(t, l)
+				}
+				if want := append([]guard.Record{{}}, tt.claims...); !slices.Equal(m.claims, want) {
+					t.Errorf("taken with the claims %v, want %v", m.claims, want)
 				}
 			})
 		})

@@ -190,11 +190,20 @@ func (s *S3) issue(ctx context.Context, scope string, claim guard.Record) (guard
 	}
 
 	group := c.take()
-	state, err := s.swap(ctx, scope, c, s.counting(scope, c, func(st *counterState) error {
+	behind := func(st counterState) error {
 		for _, w := range group {
-			if w.claim.Issuer.String() == st.Issuer && st.Number < w.claim.Number {
-				return Behind(s.source(), st.Number, w.claim)
+			if err := s.behind(st, w.claim); err != nil {
+				return err
 			}
+		}
+		return nil
+	}
+	if behind(c.last.state) != nil {
+		c.last = glance{} // what this process wrote last may stand no longer
+	}
+	state, err := s.swap(ctx, scope, c, s.counting(scope, c, func(st *counterState) error {
+		if err := behind(*st); err != nil {
+			return err
 		}
 		if st.Number > math.MaxInt64-int64(len(group)) {
 			return s.refuse(scope, nil, fmt.Sprintf("the counter has reached %d, and the last number is %d", st.Number, int64(math.MaxInt64)),
@@ -222,6 +231,14 @@ func (s *S3) issue(ctx context.Context, scope string, claim guard.Record) (guard
 	}
 	i := <-me.done
 	return i.token, i.err
+}
+
+// behind refuses a counter that stands below a claim of its own.
+func (s *S3) behind(st counterState, claim guard.Record) error {
+	if claim.Issuer.String() == st.Issuer && st.Number < claim.Number {
+		return Behind(s.source(), st.Number, claim)
+	}
+	return nil
 }
 
 func (c *s3Scope) wait(w ...*waiter) {

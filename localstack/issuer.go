@@ -34,16 +34,8 @@ func (l *Local) IssueAfter(ctx context.Context, claim guard.Record) (guard.Token
 func (l *Local) issue(ctx context.Context, scope string, claim guard.Record) (guard.Token, error) {
 	var token guard.Token
 	err := l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, fresh guard.IssuerID) (err error) {
-		if claim.Number > 0 {
-			var number int64
-			err := tx.QueryRowContext(ctx, "SELECT number FROM scopes WHERE scope = ? AND issuer = ? AND number < ?",
-				scope, claim.Issuer.String(), claim.Number).Scan(&number)
-			if err == nil {
-				return issuer.Behind("local:"+l.dir, number, claim)
-			}
-			if !errors.Is(err, sql.ErrNoRows) {
-				return err
-			}
+		if err := l.behind(ctx, tx, scope, claim); err != nil {
+			return err
 		}
 		token, err = takeNumber(ctx, tx, scope, fresh)
 		return err
@@ -52,6 +44,23 @@ func (l *Local) issue(ctx context.Context, scope string, claim guard.Record) (gu
 		return guard.Token{}, fmt.Errorf("issue a token of scope %q: %w", scope, err)
 	}
 	return token, nil
+}
+
+// behind refuses a counter that stands below a claim of its own.
+func (l *Local) behind(ctx context.Context, tx *sql.Conn, scope string, claim guard.Record) error {
+	if claim.Number == 0 {
+		return nil
+	}
+	var number int64
+	err := tx.QueryRowContext(ctx, "SELECT number FROM scopes WHERE scope = ? AND issuer = ? AND number < ?",
+		scope, claim.Issuer.String(), claim.Number).Scan(&number)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return issuer.Behind("local:"+l.dir, number, claim)
 }
 
 func newToken(id, scope string, number int64) (guard.Token, error) {

@@ -37,14 +37,20 @@ func (l *Local) Lease(ctx context.Context, scope string) (r issuer.LeaseRecord, 
 }
 
 // SwapLease implements [issuer.LeaseStore] in one transaction. Errors are as
-// for [Local.Issue].
-func (l *Local) SwapLease(ctx context.Context, scope string, over guard.WriteID, next issuer.LeaseRecord) (issuer.LeaseRecord, error) {
+// for [Local.IssueAfter].
+func (l *Local) SwapLease(ctx context.Context, scope string, over guard.WriteID, next issuer.LeaseRecord, claim guard.Record) (issuer.LeaseRecord, error) {
 	var standing issuer.LeaseRecord
+	take := next.Token.IsZero()
 	err := l.count(ctx, scope, func(ctx context.Context, tx *sql.Conn, fresh guard.IssuerID) (err error) {
+		if take {
+			if err := l.behind(ctx, tx, scope, claim); err != nil {
+				return err
+			}
+		}
 		if standing, err = readLease(ctx, tx, scope); err != nil || standing.Version != over {
 			return err
 		}
-		if standing = next; standing.Token.IsZero() {
+		if standing = next; take {
 			if standing.Token, err = takeNumber(ctx, tx, scope, fresh); err != nil {
 				return err
 			}

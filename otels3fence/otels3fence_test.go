@@ -232,15 +232,15 @@ type taken struct {
 	swaps atomic.Int32
 }
 
-func (s *taken) SwapLease(ctx context.Context, scope string, over guard.WriteID, next issuer.LeaseRecord) (issuer.LeaseRecord, error) {
+func (s *taken) SwapLease(ctx context.Context, scope string, over guard.WriteID, next issuer.LeaseRecord, claim guard.Record) (issuer.LeaseRecord, error) {
 	if s.swaps.Add(1) == 3 {
 		other := next
 		other.Owner, other.Version = "two", guard.WriteID{7}
-		if _, err := s.LeaseStore.SwapLease(ctx, scope, over, other); err != nil {
+		if _, err := s.LeaseStore.SwapLease(ctx, scope, over, other, claim); err != nil {
 			return issuer.LeaseRecord{}, err
 		}
 	}
-	return s.LeaseStore.SwapLease(ctx, scope, over, next)
+	return s.LeaseStore.SwapLease(ctx, scope, over, next, claim)
 }
 
 func TestLeases(t *testing.T) {

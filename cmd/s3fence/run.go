@@ -160,10 +160,9 @@ func (a *app) lease(ctx context.Context, scope string, f runFlags) (*issuer.Leas
 	lctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	var lease *issuer.Lease
+	opts := issuer.LeaseOptions{Owner: owner(), TTL: f.ttl, Wait: f.wait, Logger: a.log}
 	acquire := issueFunc(func(ctx context.Context, scope string) (guard.Token, error) {
-		lease, err = issuer.Acquire(ctx, leases, scope, issuer.LeaseOptions{
-			Owner: owner(), TTL: f.ttl, Wait: f.wait, Logger: a.log,
-		})
+		lease, err = issuer.Acquire(ctx, leases, scope, opts)
 		if err != nil {
 			return guard.Token{}, err
 		}
@@ -179,6 +178,7 @@ func (a *app) lease(ctx context.Context, scope string, f runFlags) (*issuer.Leas
 	default:
 		var g *guard.Guard
 		if g, err = a.openGuard(ctx, bucket); err == nil {
+			opts.Claimed = g.Claimed
 			_, err = g.OpenSession(lctx, acquire, scope, nil)
 		}
 	}

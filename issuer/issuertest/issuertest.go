@@ -257,8 +257,12 @@ func (h Harness) claimed(t *testing.T) {
 	if tok, err := iss.IssueAfter(t.Context(), claim); err != nil || tok.Number() != first.Number()+1 {
 		t.Errorf("at the claim: %s, %v", tok, err)
 	}
+	claim.Number = issue(t, other, scope).Number() // which iss has not seen
+	if tok, err := iss.IssueAfter(t.Context(), claim); err != nil || tok.Number() != claim.Number+1 {
+		t.Errorf("at the claim of another process's number: %s, %v", tok, err)
+	}
 	claim.Issuer, claim.Number = guard.IssuerID{1, 2, 3}, 1000
-	if tok, err := iss.IssueAfter(t.Context(), claim); err != nil || tok.Number() != first.Number()+2 {
+	if tok, err := iss.IssueAfter(t.Context(), claim); err != nil || tok.Number() != first.Number()+4 {
 		t.Errorf("of another counter, which is for the caller to find: %s, %v", tok, err)
 	}
 }

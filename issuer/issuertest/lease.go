@@ -20,6 +20,7 @@ type LeaseIssuer interface {
 // RunLeases runs the suite for leases. The harness opens LeaseIssuers.
 func RunLeases(t *testing.T, h Harness) {
 	t.Run("swap", h.leaseSwap)
+	t.Run("claimed", h.leaseClaimed)
 	t.Run("fields", h.leaseFields)
 	t.Run("one winner", h.leaseOneWinner)
 	t.Run("no counter", h.leaseNoCounter)
@@ -50,7 +51,7 @@ func lease(version byte, tok guard.Token) issuer.LeaseRecord {
 
 func swap(t *testing.T, l LeaseIssuer, scope string, over byte, next issuer.LeaseRecord) issuer.LeaseRecord {
 	t.Helper()
-	got, err := l.SwapLease(t.Context(), scope, guard.WriteID{over}, next)
+	got, err := l.SwapLease(t.Context(), scope, guard.WriteID{over}, next, guard.Record{})
 	if err != nil {
 		t.Fatalf("swap: %v", err)
 	}
@@ -123,6 +124,64 @@ func (h Harness) leaseSwap(t *testing.T) {
 	}
 }
 
+// leaseClaimed holds the counter against claims where a number is taken: one
+// above it is that of a counter which went back, and takes no number from it.
+func (h Harness) leaseClaimed(t *testing.T) {
+	a, b := h.leases(t), h.leases(t)
+	scope := h.scope(t, a)
+	first := issue(t, a, scope)
+	claim := guard.Record{Issuer: first.Issuer(), Scope: scope, Number: first.Number() + 1, Sequence: 1}
+	over, last, stands := byte(0), first.Number(), issuer.LeaseRecord{}
+	take := func(l LeaseIssuer) (issuer.LeaseRecord, error) {
+		return l.SwapLease(t.Context(), scope, guard.WriteID{over}, lease(over+1, guard.Token{}), claim)
+	}
+	refused := func() {
+		t.Helper()
+		for _, l := range []LeaseIssuer{a, b, a, h.leases(t)} {
+			if got, err := take(l); !errors.Is(err, guard.ErrIssuerRefuses) || got != (issuer.LeaseRecord{}) {
+				t.Errorf("at %d, below the claim of %d: %+v, %v", last, claim.Number, got, err)
+			}
+			got, err := issuer.Acquire(t.Context(), l, scope, issuer.LeaseOptions{
+				Owner: "a", Wait: heldTTL, Claimed: func(context.Context, string) (*guard.Record, error) { return &claim, nil },
+			})
+			if !errors.Is(err, guard.ErrIssuerRefuses) || got != nil {
+				t.Errorf("acquired at %d, below the claim of %d: %v", last, claim.Number, err)
+			}
+		}
+		h.standing(t, scope, stands)
+	}
+	taken := func(what string, l LeaseIssuer) {
+		t.Helper()
+		got, err := take(l)
+		if err != nil || got != lease(over+1, got.Token) || got.Token.Number() != last+1 {
+			t.Fatalf("%s, after %d: %+v, %v", what, last, got, err)
+		}
+		h.standing(t, scope, got)
+		over, last, stands = over+1, got.Token.Number(), got
+	}
+	refused()
+	claim.Number = last
+	taken("at the claim", a)
+	last = issue(t, b, scope).Number() // which a has not seen
+	claim.Number = last
+	taken("at the claim of another process's number", a)
+	taken("above the claim", b)
+
+	// A heartbeat takes no number, and a release neither.
+	claim.Number = last + 10
+	stands.Released, stands.Version = true, guard.WriteID{over + 1}
+	if got, err := a.SwapLease(t.Context(), scope, guard.WriteID{over}, stands, claim); err != nil || got != stands {
+		t.Errorf("released, below the claim: %+v, %v", got, err)
+	}
+	over++
+	refused()
+	claim.Issuer = guard.IssuerID{1, 2, 3}
+	taken("of another counter, which is for the caller to find", b)
+	if tok := issue(t, a, scope); tok.Number() != last+1 {
+		t.Errorf("%s after all that was refused", tok)
+	}
+}
+
 // leaseFields are kept as they are.
 func (h Harness) leaseFields(t *testing.T) {
 	l := h.leases(t)
@@ -163,7 +222,7 @@ func (h Harness) leaseOneWinner(t *testing.T) {
 				next := lease(round+1, guard.Token{})
 				next.Version[1] = byte(i)
 				var err error
-				if got[i], err = l.SwapLease(t.Context(), scope, over, next); err != nil {
+				if got[i], err = l.SwapLease(t.Context(), scope, over, next, guard.Record{}); err != nil {
 					t.Errorf("caller %d: %v", i, err)
 				}
 			})
@@ -199,7 +258,7 @@ func (h Harness) leaseNoCounter(t *testing.T) {
 	if !errors.Is(err, guard.ErrIssuerRefuses) {
 		t.Errorf("read: %v", err)
 	}
-	if got, err := l.SwapLease(t.Context(), scope, guard.WriteID{}, lease(1, guard.Token{})); !errors.Is(err, guard.ErrIssuerRefuses) {
+	if got, err := l.SwapLease(t.Context(), scope, guard.WriteID{}, lease(1, guard.Token{}), guard.Record{}); !errors.Is(err, guard.ErrIssuerRefuses) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
@@ -221,7 +280,7 @@ func (h Harness) leaseBadCalls(t *testing.T) {
 		if _, err := l.Lease(tt.ctx, tt.scope); !errors.Is(err, tt.want) {
 			t.Errorf("read %q: %v, want %v", tt.scope, err, tt.want)
 		}
-		if _, err := l.SwapLease(tt.ctx, tt.scope, guard.WriteID{}, lease(1, guard.Token{})); !errors.Is(err, tt.want) {
+		if _, err := l.SwapLease(tt.ctx, tt.scope, guard.WriteID{}, lease(1, guard.Token{}), guard.Record{}); !errors.Is(err, tt.want) {
 			t.Errorf("swap %q: %v, want %v", tt.scope, err, tt.want)
 		}
 		if _, err := issuer.Acquire(tt.ctx, l, tt.scope, issuer.LeaseOptions{Owner: "a"}); !errors.Is(err, tt.want) {
@@ -336,7 +395,7 @@ func (h Harness) leaseLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if taken, err = b.SwapLease(t.Context(), scope, r.Version, lease(version, guard.Token{})); err != nil {
+		if taken, err = b.SwapLease(t.Context(), scope, r.Version, lease(version, guard.Token{}), guard.Record{}); err != nil {
 			t.Fatal(err)
 		}
 	}

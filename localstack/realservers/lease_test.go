@@ -129,7 +129,7 @@ func TestLeaseLostAnswers(t *testing.T) {
 			}
 			if r, err = store.SwapLease(t.Context(), "lost", r.Version, issuer.LeaseRecord{
 				Owner: "two", Version: guard.WriteID{2}, TTL: time.Second,
-			}); err != nil || r.Token.Number() != 2 {
+			}, guard.Record{}); err != nil || r.Token.Number() != 2 {
 				t.Errorf("the next number: %+v, %v", r, err)
 			}
 		})
