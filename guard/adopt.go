@@ -70,32 +70,46 @@ type adoption struct {
 // salts: those that are copied, if they are large enough.
 func (a *adoption) salts(_ *write, seen sighting) bool { return seen.object.Size >= minSalted }
 
-func (a *adoption) prepare(ctx context.Context, w *write, _ verdict, seen sighting) (took bool, err error) {
-	src := seen.object
+func (a *adoption) rehearse(ctx context.Context, w *write, _ verdict, seen sighting) error {
+	_, _, err := a.plan(ctx, w, seen.object)
+	return err
+}
+
+// plan is what the object shall be made of, and whether its bytes go through
+// this process.
+func (a *adoption) plan(ctx context.Context, w *write, src Object) (req UploadRequest, rewrite bool, err error) {
 	w.res.Bytes = src.Size
 	if src.ETag == "" || src.Size < 0 {
-		return false, fmt.Errorf("%w: the store does not say what there is to adopt", ErrRejected)
+		return req, false, fmt.Errorf("%w: the store does not say what there is to adopt", ErrRejected)
 	}
+	if req, err = a.keep(ctx, w, src); err != nil {
+		return req, false, err
+	}
+	if src.Size < minSalted && !uniqueSSE(req.SSE) && isMultipart(src.ETag) {
+		// In one part again it would get the very same ETag.
+		return req, true, nil
+	}
+	return req, false, w.multipartSafe()
+}
+
+func (a *adoption) prepare(ctx context.Context, w *write, _ verdict, seen sighting) (took bool, err error) {
+	src := seen.object
 	if a.source.ETag == src.ETag && a.source.VersionID == src.VersionID && (a.up != nil || a.rewritten != nil) {
 		return false, nil
 	}
 	a.close(ctx, w)
 	a.source, a.rewritten = src, nil
-	req, err := a.keep(ctx, w, src)
+	req, rewrite, err := a.plan(ctx, w, src)
 	if err != nil {
 		return false, err
 	}
-	if src.Size < minSalted && !uniqueSSE(req.SSE) && isMultipart(src.ETag) {
-		// In one part again it would get the very same ETag.
+	if rewrite {
 		a.rewritten, err = a.read(ctx, w, src, req)
-		return false, err
-	}
-	if err := w.multipartSafe(); err != nil {
 		return false, err
 	}
 	if err := a.copy(ctx, w, src, req); err != nil {
 		a.close(ctx, w)
-		return false, notYet("copy the object", err)
+		return false, unsent(err)
 	}
 	return len(a.parts) > 1, nil
 }
@@ -120,6 +134,11 @@ func (a *adoption) keep(ctx context.Context, w *write, src Object) (UploadReques
 	}
 	if size, left := metadataSize(req.Headers.Metadata, w.res.Record); size > MaxMetadata {
 		return req, invalid("the object's metadata takes %d bytes and the fence record leaves %d of %d: write it anew with less", size-(MaxMetadata-left), left, MaxMetadata)
+	}
+	for _, f := range fields(req.Headers) {
+		if why := f.lost(); why != "" {
+			return req, invalid("the object's %s can't be kept: %s; copy the object onto itself with another, then adopt it", f.name, why)
+		}
 	}
 	req.Headers = fencedHeaders(req.Headers, w.res.Record)
 	for {
@@ -183,7 +202,7 @@ func (a *adoption) copy(ctx context.Context, w *write, src Object, req UploadReq
 	a.unique = len(cuts) > 1
 	var offset int64
 	next := 0
-	return a.all(ctx, copiesAtOnce, func(context.Context) (func(context.Context) error, error) {
+	return inParallel(ctx, copiesAtOnce, func(context.Context) (func(context.Context) error, error) {
 		if next == len(cuts) {
 			return nil, io.EOF
 		}

@@ -1,6 +1,7 @@
 package guard_test
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"strings"
@@ -370,5 +371,60 @@ func TestAdoptInvalidIsFinal(t *testing.T) {
 	res, err := newGuard(m).Adopt(t.Context(), token(t, 1), "k", nil)
 	if !errors.Is(err, guard.ErrInvalid) || errors.Is(err, guard.ErrOutcomeUnknown) || res.Requests > 4 {
 		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// A dry run refuses what the real one would, as far as reading tells.
+func TestAdoptDryRun(t *testing.T) {
+	limited := guard.Options{Profile: func(context.Context) (guard.Profile, error) {
+		return guard.Profile{Pass: true, Limits: []string{"multipart-if-match"}}, nil
+	}}
+	metadata := func(v string) guard.Headers { return guard.Headers{Metadata: map[string]string{"owner": v}} }
+	for name, tt := range map[string]struct {
+		headers guard.Headers
+		opts    guard.Options
+		before  func(op, key string) error
+		want    error
+		says    string
+	}{
+		"disposition": {
+			headers: guard.Headers{ContentDisposition: `attachment; filename="bücher.csv"`}, want: guard.ErrInvalid,
+			says: `the object's content disposition can't be kept: character 'ü' at byte 23 is not printable ASCII; copy the object onto itself with another, then adopt it`,
+		},
+		"expires":          {headers: guard.Headers{Expires: "nächstes Jahr"}, want: guard.ErrInvalid, says: "the object's expires can't be kept: "},
+		"space":            {headers: metadata("me "), want: guard.ErrInvalid, says: `the object's metadata "owner" can't be kept: a space`},
+		"encoded metadata": {headers: metadata("=?UTF-8?Q?b=C3=BCcher?="), want: guard.ErrInvalid, says: `the object's metadata "owner" can't be kept: `},
+		"much metadata":    {headers: metadata(strings.Repeat("x", 1990)), want: guard.ErrInvalid, says: "write it anew with less"},
+		"tags denied":      {before: always("tags", guard.ErrDenied), want: guard.ErrDenied, says: "read the tags"},
+		"no multipart":     {opts: limited, want: guard.ErrStoreUnsafe, says: "multipart-if-match"},
+	} {
+		m := mems3.New()
+		if _, err := m.Put(t.Context(), "k", guard.PutRequest{Condition: guard.IfAbsent(), Body: guard.Bytes([]byte("x")), Headers: tt.headers}); err != nil {
+			t.Fatal(err)
+		}
+		before := stand(t, m, "k")
+		m.Before = func(op, key string) error {
+			if op == "create-upload" || op == "put" {
+				t.Errorf("%s: %s", name, op)
+			}
+			if tt.before == nil {
+				return nil
+			}
+			return tt.before(op, key)
+		}
+		var texts []string
+		for _, dry := range []bool{true, false} {
+			_, err := guard.New(m, &tt.opts).Adopt(t.Context(), token(t, 5), "k", &guard.AdoptOptions{DryRun: dry})
+			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
+				t.Fatalf("%s, dry run %t: %v", name, dry, err)
+			}
+			texts = append(texts, err.Error())
+		}
+		if texts[0] != texts[1] {
+			t.Errorf("%s: a dry run said %q, the real one %q", name, texts[0], texts[1])
+		}
+		if stand(t, m, "k").ETag != before.ETag {
+			t.Errorf("%s: the object changed", name)
+		}
 	}
 }

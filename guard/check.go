@@ -41,25 +41,17 @@ func CheckKey(key string) error {
 
 // checkHeaders reports headers that would not come back as they went in.
 func checkHeaders(h Headers, record Record) error {
-	for _, f := range []struct{ name, value string }{
-		{"content type", h.ContentType}, {"content encoding", h.ContentEncoding},
-		{"content disposition", h.ContentDisposition}, {"content language", h.ContentLanguage},
-		{"cache control", h.CacheControl}, {"storage class", h.StorageClass},
-	} {
-		if err := checkValue(f.name, f.value); err != nil {
-			return err
-		}
-	}
 	for _, k := range slices.Sorted(maps.Keys(h.Metadata)) {
-		v := h.Metadata[k]
 		switch {
 		case k == RecordKey:
 			return invalid("metadata %q is the guard's own", k)
 		case k == "" || strings.ContainsFunc(k, func(r rune) bool { return !nameRune(r) }):
 			return invalid("metadata name %q: use a-z 0-9 - _ . only", k)
 		}
-		if err := checkValue(fmt.Sprintf("metadata %q", k), v); err != nil {
-			return err
+	}
+	for _, f := range fields(h) {
+		if why := f.lost(); why != "" {
+			return invalid("%s: %s; encode it (base64, percent) first", f.name, why)
 		}
 	}
 	if size, left := metadataSize(h.Metadata, record); size > MaxMetadata {
@@ -86,16 +78,40 @@ func nameRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_' || r == '.'
 }
 
-// checkValue allows printable ASCII with no space at either end: stores
-// encode, mangle or trim everything else, each in its own way.
-func checkValue(name, v string) error {
-	for i, r := range v {
+// A field is a header's value, under a name for people.
+type field struct {
+	name, value string
+	metadata    bool
+}
+
+// fields are all that h has.
+func fields(h Headers) []field {
+	all := []field{
+		{name: "content type", value: h.ContentType}, {name: "content encoding", value: h.ContentEncoding},
+		{name: "content disposition", value: h.ContentDisposition}, {name: "content language", value: h.ContentLanguage},
+		{name: "cache control", value: h.CacheControl}, {name: "expires", value: h.Expires},
+		{name: "website redirect", value: h.WebsiteRedirect}, {name: "storage class", value: h.StorageClass},
+	}
+	for _, k := range slices.Sorted(maps.Keys(h.Metadata)) {
+		all = append(all, field{fmt.Sprintf("metadata %q", k), h.Metadata[k], true})
+	}
+	return all
+}
+
+// lost says why the value would not come back as it went in, "" if it would.
+// That takes printable ASCII with no space at either end: stores encode, mangle
+// or trim everything else, each in its own way.
+func (f field) lost() string {
+	for i, r := range f.value {
 		if r < ' ' || r > '~' {
-			return invalid("%s: character %q at byte %d is not printable ASCII; encode it (base64, percent) first", name, r, i)
+			return fmt.Sprintf("character %q at byte %d is not printable ASCII", r, i)
 		}
 	}
-	if v != strings.TrimSpace(v) {
-		return invalid("%s: a space at its start or end would be lost on the way", name)
+	switch {
+	case f.value != strings.TrimSpace(f.value):
+		return "a space at its start or end would be lost on the way"
+	case f.metadata && strings.HasPrefix(f.value, "=?"):
+		return "clients decode what begins with =?"
 	}
-	return nil
+	return ""
 }

@@ -14,8 +14,8 @@ import (
 type DownloadOptions struct {
 	// Floor is that of [GetOptions].
 	Floor Floor
-	// PartSize is how many bytes are read by one request. Default:
-	// [DefaultPartSize] twice.
+	// PartSize is how many bytes are read by one request, at most [MaxObject].
+	// Default: [DefaultPartSize] twice.
 	PartSize int64
 	// Concurrency is how many requests there are at once. Default:
 	// [DefaultConcurrency].
@@ -48,6 +48,7 @@ func (g *Guard) Download(ctx context.Context, key string, to ReadWriterAt, opts 
 	if o.PartSize <= 0 {
 		o.PartSize = 2 * DefaultPartSize
 	}
+	o.PartSize = min(o.PartSize, MaxObject) // twice that is a number, too
 	if o.Concurrency <= 0 {
 		o.Concurrency = DefaultConcurrency
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,4 +136,15 @@ func (f flipping) WriteAt(p []byte, at int64) (int, error) {
 	q := bytes.Clone(p)
 	q[0] ^= 1
 	return f.File.WriteAt(q, at)
+}
+
+// A part of any size is one.
+func TestDownloadInOnePart(t *testing.T) {
+	m := mems3.New()
+	mustPut(t, newGuard(m), 5, "k", "bytes", nil)
+	f := target(t)
+	info, err := newGuard(m).Download(t.Context(), "k", f, &guard.DownloadOptions{PartSize: math.MaxInt64})
+	if err != nil || info.Requests != 1 || string(content(t, f)) != "bytes" {
+		t.Errorf("%+v, %v, %q", info, err, content(t, f))
+	}
 }

@@ -152,7 +152,7 @@ func (g *Guard) walk(ctx context.Context, prefix string, o WalkOptions, queue ch
 			return
 		}
 		if err := c.pause(ctx, err); err != nil {
-			known(walked{err: fmt.Errorf("list %s: %w", g.store.URL(prefix), err)})
+			known(walked{err: naming("list", g.store.URL(prefix), err)})
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/s3fence/s3fence/guard"
@@ -156,5 +157,53 @@ func TestGetFloor(t *testing.T) {
 	_, _, err = g.Get(t.Context(), "k", &guard.GetOptions{Floor: token(t, 6).Floor()})
 	if want := "stale object s3://mem/k: it holds 5 (scope nightly/report), and the reader has seen 6"; err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// What the store says of a request is not said once more.
+func TestErrorsInWords(t *testing.T) {
+	for _, tt := range []struct {
+		op, says string
+		do       func(g *guard.Guard) error
+	}{
+		{"list", "list s3://mem/dir/", func(g *guard.Guard) (failed error) {
+			for _, failed = range g.Walk(t.Context(), "dir/", nil) {
+			}
+			return failed
+		}},
+		{"list", "list versions of s3://mem/dir/", func(g *guard.Guard) (failed error) {
+			for _, failed = range g.Lost(t.Context(), "dir/") {
+			}
+			return failed
+		}},
+		{"create-upload", "begin a multipart upload of s3://mem/new", func(g *guard.Guard) error {
+			_, err := g.Put(t.Context(), token(t, 5), "new", guard.Bytes(noise(1, 17*mib)), nil)
+			return err
+		}},
+		{"create-upload", "begin a multipart upload of s3://mem/k", func(g *guard.Guard) error {
+			_, err := g.Adopt(t.Context(), token(t, 5), "k", nil)
+			return err
+		}},
+		{"tags", "read the tags of s3://mem/k", func(g *guard.Guard) error {
+			_, err := g.Adopt(t.Context(), token(t, 5), "k", nil)
+			return err
+		}},
+	} {
+		m := mems3.New()
+		m.Bucket.Versioning = guard.VersioningOn
+		m.Overwrite("k", "theirs", nil)
+		g := newGuard(m)
+		m.Before = always(tt.op, fmt.Errorf("%s: %w", tt.says, guard.ErrDenied))
+		if tt.op == "create-upload" { // a look at the versions comes first
+			m.Bucket.Versioning = guard.VersioningOff
+		}
+		if err := tt.do(g); err == nil || err.Error() != tt.says+": access denied" {
+			t.Errorf("%s: %v", tt.says, err)
+		}
+		// A store of few words.
+		m.Before = always(tt.op, guard.ErrDenied)
+		if err := tt.do(g); err == nil || !strings.Contains(err.Error(), "s3://mem/") || !strings.HasSuffix(err.Error(), ": access denied") {
+			t.Errorf("%s: %v", tt.says, err)
+		}
 	}
 }

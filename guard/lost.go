@@ -2,7 +2,6 @@ package guard
 
 import (
 	"context"
-	"fmt"
 	"iter"
 )
 
@@ -16,7 +15,7 @@ import (
 func (g *Guard) Lost(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		c := &call{g: g}
-		fail := func(err error) { yield("", fmt.Errorf("list the versions of %s: %w", g.store.URL(prefix), err)) }
+		fail := func(err error) { yield("", naming("list the versions of", g.store.URL(prefix), err)) }
 		if s, err := g.bucketSettings(ctx, c); err != nil || s.Versioning == VersioningOff {
 			if err != nil {
 				fail(err)

@@ -91,10 +91,10 @@ func (m *multipart) part(ctx context.Context, w *write, n int, how string, do fu
 	}
 }
 
-// all runs what next returns until that is io.EOF, so many at once, and ends
-// with the first error. next is called by one goroutine, and only when there
+// inParallel runs what next returns until that is io.EOF, so many at once, and
+// ends with the first error. next is called by one goroutine, and only when there
 // is room for one more.
-func (m *multipart) all(ctx context.Context, atOnce int, next func(context.Context) (func(context.Context) error, error)) error {
+func inParallel(ctx context.Context, atOnce int, next func(context.Context) (func(context.Context) error, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	room := make(chan struct{}, atOnce)

@@ -128,7 +128,7 @@ func unproven(bucket, detail string) *Refusal {
 	url := "s3://" + bucket
 	return &Refusal{Reason: ErrStoreUnsafe, URL: url, Detail: detail, Cures: []string{
 		"prove it, once: s3fence doctor --save " + url + " (init --scope SCOPE " + url + " does that too)",
-		"or vouch for it yourself: --no-profile, S3FENCE_NO_PROFILE=1",
+		"or vouch for it yourself: --no-profile, S3FENCE_NO_PROFILE=1; a bucket with a default retention takes that, when another bucket of the same store is proven",
 	}}
 }
 

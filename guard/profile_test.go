@@ -111,7 +111,7 @@ func TestProfileGate(t *testing.T) {
 			if !strings.Contains(r.Error(), tt.says) || r.URL != "s3://mem/k" || r.Offered.Number != 5 {
 				t.Errorf("%v", r)
 			}
-			if cures := strings.Join(r.Cures, "\n"); !strings.Contains(cures, "doctor --save s3://mem") || !strings.Contains(cures, "--no-profile") {
+			if cures := strings.Join(r.Cures, "\n"); !strings.Contains(cures, "doctor --save s3://mem") || !strings.Contains(cures, "--no-profile") || !strings.Contains(cures, "default retention") {
 				t.Errorf("cures: %s", cures)
 			}
 			if got := s.Body("k"); got != "(absent)" {

@@ -111,6 +111,9 @@ type Result struct {
 // one that ends later gives ErrOutcomeUnknown, at once. Running the same Put
 // again with the same WriteID settles it.
 //
+// What can't be written at all is [ErrInvalid], a key under .s3fence/ among it:
+// what lies there is the guard's own ([IsOwn]).
+//
 // A body of [DefaultPartSize] twice or more is sent as a multipart upload, and
 // so is one of 6 MiB or more that replaces an object where the ETag of a single
 // part could come back: the boundaries of the parts make it unique. The object
@@ -238,6 +241,9 @@ func (w *write) check() error {
 	if err := CheckKey(w.key); err != nil {
 		return err
 	}
+	if !w.internal && IsOwn(w.key) {
+		return invalid("the key %q lies under %s, which is s3fence's own: choose another", w.key, OwnPrefix)
+	}
 	if s := w.opts.Sequence; s < 1 || s > MaxSequence {
 		return invalid("sequence %d is not from 1 to %d", s, int64(MaxSequence))
 	}
@@ -298,11 +304,15 @@ func (w *write) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return w.settle(err)
 		}
+		var took bool
 		if w.opts.DryRun {
-			w.res.Outcome, w.res.Previous = v.outcome(w.kind), v.held
-			return nil
+			if err = w.sender.rehearse(ctx, w, v, seen); err == nil {
+				w.res.Outcome, w.res.Previous = v.outcome(w.kind), v.held
+				return nil
+			}
+		} else {
+			took, err = w.sender.prepare(ctx, w, v, seen)
 		}
-		took, err := w.sender.prepare(ctx, w, v, seen)
 		if err == nil && took {
 			seen, err = w.observe(ctx)
 			if err != nil {
@@ -462,7 +472,25 @@ func (w *write) settle(err error) error {
 func (w *write) refused(v verdict) *Refusal {
 	r := w.refusal(v.reason, v.held, nil)
 	r.Claim = v.claim
+	switch {
+	case v.claim != nil && v.reason == ErrIssuerMismatch:
+		r.Cures = otherCounter(*v.claim)
+	case v.reason == ErrReplayed:
+		if c := w.knownClaim(); c != nil && decide(offer{record: w.res.Record}, sighting{claim: c}).reason == ErrStale {
+			r.Cures = []string{"a newer owner has claimed the scope with " + c.Fence().String() + ": stop, or start over with a fresh token"}
+		}
+	}
 	return r
+}
+
+// knownClaim is the scope fence, as far as it was read lately.
+func (w *write) knownClaim() *Record {
+	if w.internal {
+		return nil
+	}
+	f := w.g.scopes
+	c, _ := f.of(w.res.Record.Scope).fresh(f.maxAge)
+	return c
 }
 
 // missing is the error where there is nothing to do it to.
@@ -489,6 +517,22 @@ func (w *write) refusal(reason Reason, held *Record, err error) *Refusal {
 		r.Cures = []string{"bring it under the guard, bytes and headers unchanged: s3fence adopt " + w.res.URL}
 	case ErrCorruptRecord:
 		r.Detail = "metadata " + RecordKey + " was edited or cut"
+		r.Cures = []string{
+			"find out what it was, and who changed it: s3fence audit " + w.res.URL,
+			"then copy the object onto itself without that metadata (where versions are kept, remove those that have it), and bring it under the guard: s3fence adopt " + w.res.URL,
+		}
+	case ErrScopeMismatch:
+		r.Cures = []string{
+			"write it under its own scope: --scope " + held.Scope,
+			"or take it over, if nobody writes under that one any more: " + w.takeOver(*held),
+		}
+	case ErrIssuerMismatch:
+		if held != nil { // else it is the scope fence that refuses
+			r.Cures = []string{
+				"point --issuer at the counter that gave " + held.Fence().String(),
+				"or take it over, if nobody writes with that one's tokens any more: " + w.takeOver(*held),
+			}
+		}
 	case ErrFenceLost:
 		r.Detail = "it was deleted, or set back to an older version, around the guard"
 		r.Cures = []string{"bring it back under a fresh token: s3fence adopt --recover " + w.res.URL}
@@ -505,7 +549,27 @@ func (w *write) refusal(reason Reason, held *Record, err error) *Refusal {
 		r.Cures = []string{"run it again with the same token, sequence and write id " + w.res.Record.WriteID.String() +
 			": it is recognised if it was applied"}
 	}
+	if !w.internal {
+		return r
+	}
+	switch reason { // What can't be adopted.
+	case ErrUnfenced, ErrCorruptRecord, ErrFenceLost, ErrScopeMismatch:
+		r.Cures = ownCures
+	case ErrIssuerMismatch:
+		r.Cures = otherCounter(*held)
+	}
 	return r
+}
+
+// takeOver is the command that adopts an object of another counter.
+func (w *write) takeOver(held Record) string {
+	return "s3fence adopt --from-issuer " + held.Issuer.String() + " --scope " + w.res.Record.Scope + " " + w.res.URL
+}
+
+// ownCures is what can be done about one of s3fence's own objects that was
+// changed around the guard. One that is gone is made anew, with a higher number.
+var ownCures = []string{
+	"undo it: where versions are kept, remove that version or the delete marker; else remove the object, which is made anew",
 }
 
 // done fills the result of a write that the store took.

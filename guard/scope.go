@@ -88,16 +88,23 @@ func (g *Guard) Claimed(ctx context.Context, scope string) (*Record, error) {
 	return g.scopes.latest(ctx, scope)
 }
 
-// ownBytes are the bytes of one of the guard's own objects. The write id makes
-// them those of one write, so that their ETag can't come back on any store.
+// ownJSON is what all of the guard's own objects hold. The write id makes their
+// bytes those of one write, so that their ETag can't come back on any store.
+type ownJSON struct {
+	Scope    string `json:"scope"`
+	Issuer   string `json:"issuer"`
+	Token    int64  `json:"token"`
+	Sequence int64  `json:"sequence"`
+	WriteID  string `json:"write_id"`
+}
+
+func newOwnJSON(r Record) ownJSON {
+	return ownJSON{r.Scope, r.Issuer.String(), r.Number, r.Sequence, r.WriteID.String()}
+}
+
+// ownBytes are the bytes of one of the guard's own objects.
 func ownBytes(kind string, r Record) []byte {
-	b, err := json.Marshal(struct {
-		Scope    string `json:"scope"`
-		Issuer   string `json:"issuer"`
-		Token    int64  `json:"token"`
-		Sequence int64  `json:"sequence"`
-		WriteID  string `json:"write_id"`
-	}{r.Scope, r.Issuer.String(), r.Number, r.Sequence, r.WriteID.String()})
+	b, err := json.Marshal(newOwnJSON(r))
 	if err != nil {
 		panic(err) // strings and numbers
 	}
@@ -236,16 +243,15 @@ func (f *scopeFences) ahead(ctx context.Context, scope string) (stop func()) {
 func (f *scopeFences) read(ctx context.Context, c *call, scope string) (*Record, error) {
 	key := ScopeFenceKey(f.root, scope)
 	url := f.guard.store.URL(key)
-	refuse := func(reason Reason, err error, detail string, cures ...string) error {
-		return &Refusal{Reason: reason, Key: key, URL: url, Err: err, Detail: detail, Cures: cures}
+	refuse := func(reason Reason, err error, detail string) error {
+		return &Refusal{Reason: reason, Key: key, URL: url, Err: err, Detail: detail, Cures: ownCures}
 	}
 	reader := call{g: f.guard, failures: c.failures}
 	obj, err := reader.head(ctx, key, HeadOptions{})
 	c.failures = reader.failures
 	switch {
 	case errors.Is(err, ErrNotFound) && obj.DeleteMarker:
-		return nil, refuse(ErrFenceLost, nil, "the fence of scope "+scope+" was deleted around the guard",
-			"remove the delete marker, which brings it back")
+		return nil, refuse(ErrFenceLost, nil, "the fence of scope "+scope+" was deleted around the guard")
 	case errors.Is(err, ErrNotFound):
 		return nil, nil
 	case err != nil:

@@ -283,3 +283,69 @@ func TestScopeFenceWaitEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// A replay says that the scope is another owner's by now, where that is known
+// without asking.
+func TestReplayedAfterAClaim(t *testing.T) {
+	m := mems3.New()
+	g := claiming(m, time.Hour)
+	mustPut(t, g, 5, "k", "five", nil)
+	mustClaim(t, claiming(m, 0), 6)
+	replay := func() string {
+		m.Heads = 0
+		_, err := g.Put(t.Context(), token(t, 5), "k", guard.Bytes(nil), kms)
+		r := wantRefusal(t, err, guard.ErrReplayed)
+		if m.Heads != 1 {
+			t.Errorf("%d heads", m.Heads)
+		}
+		return strings.Join(r.Cures, "\n")
+	}
+	if cures := replay(); !strings.Contains(cures, "sequence") || strings.Contains(cures, "claimed") {
+		t.Errorf("before it is known: %s", cures)
+	}
+	if _, err := g.Claimed(t.Context(), testScope); err != nil {
+		t.Fatal(err)
+	}
+	if cures := replay(); cures != "a newer owner has claimed the scope with 6: stop, or start over with a fresh token" {
+		t.Errorf("%s", cures)
+	}
+	// The owner of the claim may well write again.
+	mustPut(t, g, 6, "mine", "six", nil)
+	_, err := g.Put(t.Context(), token(t, 6), "mine", guard.Bytes(nil), kms)
+	if cures := strings.Join(wantRefusal(t, err, guard.ErrReplayed).Cures, "\n"); !strings.Contains(cures, "sequence") {
+		t.Errorf("its owner: %s", cures)
+	}
+}
+
+// What lies under .s3fence/ is written by the guard alone.
+func TestOwnKeys(t *testing.T) {
+	m := mems3.New()
+	m.Overwrite(".s3fence/x", "theirs", nil)
+	m.Before = func(op, key string) error {
+		t.Errorf("%s %s", op, key)
+		return nil
+	}
+	g := claiming(m, 0)
+	for _, key := range []string{".s3fence/x", ".s3fence/", "team/.s3fence/scopes/" + testScope + ".json"} {
+		for name, write := range map[string]func() (guard.Result, error){
+			"put": func() (guard.Result, error) { return g.Put(t.Context(), token(t, 5), key, guard.Bytes(nil), nil) },
+			"dry run": func() (guard.Result, error) {
+				return g.Put(t.Context(), token(t, 5), key, guard.Bytes(nil), &guard.PutOptions{DryRun: true})
+			},
+			"stream": func() (guard.Result, error) {
+				return g.PutStream(t.Context(), token(t, 5), key, strings.NewReader("x"), nil)
+			},
+			"delete": func() (guard.Result, error) {
+				return g.Delete(t.Context(), token(t, 5), key, &guard.DeleteOptions{Absent: true})
+			},
+			"adopt": func() (guard.Result, error) { return g.Adopt(t.Context(), token(t, 5), key, nil) },
+		} {
+			if _, err := write(); !errors.Is(err, guard.ErrInvalid) || !strings.Contains(err.Error(), "s3fence's own") {
+				t.Errorf("%s %s: %v", name, key, err)
+			}
+		}
+	}
+	m.Before = nil
+	mustPut(t, g, 5, "x.s3fence/x", "five", nil)
+	mustClaim(t, g, 6)
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strings"
 	"sync"
 )
 
@@ -16,6 +17,8 @@ type sender interface {
 	// boundaries of its parts make unique; salted, whether it did.
 	salts(w *write, seen sighting) bool
 	salted() bool
+	// rehearse finds out what prepare would refuse, and changes nothing.
+	rehearse(ctx context.Context, w *write, v verdict, seen sighting) error
 	// prepare makes the requests before the last one, if there are any and they
 	// are not made yet. Its errors are such that nothing changed ([notYet]). took
 	// says that it took long enough for the object to be looked at again.
@@ -34,12 +37,21 @@ func (v verdict) condition() Condition {
 	return IfAbsent()
 }
 
-// notYet says of an error that it came before the request that counts.
+// notYet says of an error that it came before the request that counts, and of
+// what, which the store's own words may say already.
 func notYet(what string, err error) error {
-	if classify(err) == unknown {
-		return fmt.Errorf("%w: %s: %w", ErrNotSent, what, err)
+	if !strings.Contains(err.Error(), what) {
+		err = fmt.Errorf("%s: %w", what, err)
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return unsent(err)
+}
+
+// unsent says of an error that it came before the request that counts.
+func unsent(err error) error {
+	if classify(err) == unknown {
+		return fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	return err
 }
 
 // fencedHeaders are h with the fence record in them.

@@ -129,11 +129,7 @@ func (g *Guard) issue(ctx context.Context, iss Issuer, scope string) (Token, err
 	case tok.scope != scope:
 		return Token{}, invalid("the issuer gave a token of scope %s for scope %s", tok.scope, scope)
 	case claim.Issuer != tok.issuer:
-		r.Reason = ErrIssuerMismatch
-		r.Cures = []string{
-			"the scope's counter is another one: point --issuer at the one that gave " + claim.Fence().String(),
-			"or it was made anew: give it back its id, above every number that it gave: s3fence token reconcile --scope " + scope,
-		}
+		r.Reason, r.Cures = ErrIssuerMismatch, otherCounter(*claim)
 	case tok.number <= claim.Number:
 		r.Reason = ErrIssuerRefuses
 		r.Detail = fmt.Sprintf("it gave %d, and %s was given and claimed before: its counter has gone back", tok.number, claim.Fence())
@@ -142,6 +138,15 @@ func (g *Guard) issue(ctx context.Context, iss Issuer, scope string) (Token, err
 		return tok, nil
 	}
 	return Token{}, r
+}
+
+// otherCounter is what can be done where a scope is claimed with another
+// counter's number.
+func otherCounter(claim Record) []string {
+	return []string{
+		"the scope's counter is another one: point --issuer at the one that gave " + claim.Fence().String(),
+		"or it was made anew: give it back its id, above every number that it gave: s3fence token reconcile --scope " + claim.Scope,
+	}
 }
 
 // Token returns the session's token.

@@ -81,6 +81,15 @@ func (u *upload) inParts(ctx context.Context, w *write, v verdict) (bool, error)
 	return !unique, err
 }
 
+// rehearse leaves a stream unread.
+func (u *upload) rehearse(ctx context.Context, w *write, v verdict, _ sighting) error {
+	if u.stream != nil {
+		return nil
+	}
+	_, err := u.inParts(ctx, w, v)
+	return err
+}
+
 func (u *upload) prepare(ctx context.Context, w *write, v verdict, seen sighting) (took bool, err error) {
 	if u.up != nil {
 		return false, nil
@@ -119,7 +128,7 @@ func (u *upload) parted(ctx context.Context, w *write, atOnce int, next func(con
 	}
 	u.unique = true
 	n := 0
-	err = u.all(ctx, atOnce, func(ctx context.Context) (func(context.Context) error, error) {
+	err = inParallel(ctx, atOnce, func(ctx context.Context) (func(context.Context) error, error) {
 		if n > 0 && n%glanceEvery == 0 {
 			if err := w.glance(ctx); err != nil {
 				return nil, err
@@ -144,7 +153,7 @@ func (u *upload) parted(ctx context.Context, w *write, atOnce int, next func(con
 	if errors.As(err, &r) {
 		return false, r // of a glance
 	}
-	return false, notYet("send the parts", err)
+	return false, unsent(err)
 }
 
 // sendPart sends one part. A body that can't be read is not sent again.

@@ -395,4 +395,7 @@ func TestUploadWhereMultipartIsUnsafe(t *testing.T) {
 	m.Overwrite("theirs", "x", nil)
 	_, err = open().Adopt(t.Context(), token(t, 6), "theirs", nil)
 	wantRefusal(t, err, guard.ErrStoreUnsafe)
+	// What is too large for one part, also where it is not to be sent.
+	_, err = open().Put(t.Context(), token(t, 6), "huge", guard.ReaderAt(bytes.NewReader(nil), 6<<30), &guard.PutOptions{DryRun: true})
+	wantRefusal(t, err, guard.ErrStoreUnsafe)
 }

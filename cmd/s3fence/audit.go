@@ -182,7 +182,7 @@ func (a *app) audit(ctx context.Context, url string, o auditFlags) (err error) {
 	case err == nil && sum.Objects+sum.Uploads == 0 && prefix != "" && o.startAfter == "":
 		err = fmt.Errorf("audit %s: %w: no key begins with that", url, guard.ErrNotFound)
 	case err != nil && sum.LastKey != "":
-		err = fmt.Errorf("%w: %d objects are done: go on with --start-after %s", err, sum.Objects, shellWord(sum.LastKey))
+		err = fmt.Errorf("%w: %s done: go on with --start-after %s", err, count(sum.Objects, "object"), shellWord(sum.LastKey))
 	case err == nil && sum.Violations > 0:
 		err = fmt.Errorf("%w: %d found in %s", errViolation, sum.Violations, url)
 	}
@@ -205,11 +205,8 @@ type peeker interface {
 // no issuer and nobody named one.
 func (a *app) counter(ctx context.Context) (func(context.Context, string) (guard.IssuerID, int64, error), error) {
 	iss, err := a.openIssuer(ctx)
-	if p, ok := iss.(peeker); err == nil && ok {
-		return p.Peek, nil
-	}
 	if err == nil {
-		err = errors.New("the issuer does not tell its counters")
+		return iss.Peek, nil
 	}
 	if named, _ := a.setting("issuer"); named != "" || ctx.Err() != nil || errors.Is(err, errUsage) {
 		return nil, err
@@ -258,10 +255,11 @@ func (j auditJSON) text() string {
 	_ = w.Flush() // a strings.Builder takes everything
 	versions := "newest versions only"
 	if j.All {
-		versions = fmt.Sprintf("%d versions", j.Versions)
+		versions = count(j.Versions, "version")
 	}
-	fmt.Fprintf(&b, "%s: %d objects, %s: %d violations, %d warnings, %d notes (%.1f s, %.0f objects a second)",
-		printable(j.URL), j.Objects, versions, j.Violations, j.Warnings, j.Infos, j.Seconds, j.Rate)
+	fmt.Fprintf(&b, "%s: %s, %s: %s, %s, %s (%.1f s, %.0f objects a second)",
+		printable(j.URL), count(j.Objects, "object"), versions,
+		count(j.Violations, "violation"), count(j.Warnings, "warning"), count(j.Infos, "note"), j.Seconds, j.Rate)
 	if j.Outcome == "failed" {
 		b.WriteString(": not finished, so this says nothing of the rest")
 	}
@@ -269,7 +267,7 @@ func (j auditJSON) text() string {
 		fmt.Fprintf(&b, "\n%s", printable(j.Note))
 	}
 	if j.Aborted > 0 {
-		fmt.Fprintf(&b, "\n%d of %d uploads aborted", j.Aborted, j.Uploads)
+		fmt.Fprintf(&b, "\n%d of %s aborted", j.Aborted, count(j.Uploads, "upload"))
 	}
 	if j.HTML != "" {
 		fmt.Fprintf(&b, "\nthe timeline is in %s", printable(j.HTML))

@@ -89,7 +89,7 @@ func (a *app) claim(ctx context.Context, bucket string, o *guard.ClaimOptions) e
 	if err != nil {
 		return err
 	}
-	tok, fresh, err := a.token(ctx, g)
+	tok, fresh, err := a.token(ctx, g, o.DryRun)
 	if err != nil {
 		return err
 	}

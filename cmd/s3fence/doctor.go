@@ -185,7 +185,28 @@ func (a *app) saveProfile(ctx context.Context, endpoint, bucket string, j doctor
 		return "", err
 	}
 	res, err := guard.New(s.store, &guard.Options{Logger: a.log}).SaveProfile(ctx, tok, root, p)
+	if r := new(guard.Refusal); errors.As(err, &r) {
+		cureProfile(r, "s3://"+rootBucket+"/"+guard.RootKey(root, ""))
+	}
 	return res.URL, err
+}
+
+// cureProfile puts the cures into a refused profile that are about its counter,
+// which nobody claims. Own is the URL of s3fence's own folder.
+func cureProfile(r *guard.Refusal, own string) {
+	reconcile := ": s3fence token reconcile --scope " + guard.ProfileScope + " --scan " + own
+	switch r.Reason {
+	case guard.ErrStale, guard.ErrReplayed:
+		r.Cures = []string{
+			"another doctor may have saved one meanwhile: run it again",
+			"else the counter has gone back: raise it above every number that it gave" + reconcile,
+		}
+	case guard.ErrIssuerMismatch:
+		r.Cures = []string{
+			"the profile was saved with a number of another counter: point --issuer at the one that gave " + r.Held.Fence().String(),
+			"or it was made anew: give it back its id, above every number that it gave" + reconcile,
+		}
+	}
 }
 
 // root returns where s3fence's own objects for bucket are: --root, else the

@@ -56,7 +56,7 @@ func sequenceFlag(f *pflag.FlagSet, n *int64) {
 }
 
 func dryRunFlag(f *pflag.FlagSet, dry *bool) {
-	f.BoolVar(dry, "dryrun", false, "say what would be done, and do not write")
+	f.BoolVar(dry, "dryrun", false, "say what would be done; nothing is written, and no number taken")
 }
 
 func sseFlags(c *cobra.Command, sse, key *string) {
@@ -109,13 +109,13 @@ func (m *manyFlags) check(f *pflag.FlagSet, only ...string) error {
 	return nil
 }
 
-// sizeFlag reads bytes, with or without a unit.
-func sizeFlag(f *pflag.FlagSet, n *int64, name, usage string) {
+// partSizeFlag adds --part-size: bytes, with or without a unit.
+func partSizeFlag(f *pflag.FlagSet, n *int64, usage string) {
 	f.Var(&parsed[int64]{value: n, kind: "size", parse: func(s string) (int64, error) {
 		n, err := humanize.ParseBytes(s)
 		if err != nil || n > math.MaxInt64 {
 			return 0, fmt.Errorf("%q is not a size such as 64MiB", s)
 		}
 		return int64(n), nil
-	}}, name, usage)
+	}}, "part-size", usage)
 }

@@ -86,7 +86,7 @@ that is not found.`,
 	p.manyFlags.add(f)
 	f.Lookup("concurrency").Usage = fmt.Sprintf("how many objects at once, or without -r parts of the object, then %d", guard.DefaultConcurrency)
 	p.globs.add(f)
-	sizeFlag(f, &p.PartSize, "part-size", "size of the parts that what is large is read in (default 16MiB)")
+	partSizeFlag(f, &p.PartSize, "size of the parts that what is large is read in (default 16MiB)")
 	dryRunFlag(f, &p.dryRun)
 	f.Lookup("dryrun").Usage = "with -r: say what would be downloaded, and write nothing"
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
@@ -217,7 +217,7 @@ func newGetJSON(url, file string, dry bool, info guard.Info, err error) (getJSON
 	}
 	j.Outcome, j.File, j.Unfenced, j.Bytes = fetched, file, info.Record == nil, &info.Size
 	j.ETag, j.Version = strings.Trim(info.ETag, `"`), info.VersionID
-	return j, fmt.Sprintf("%s %s to %s: %s, %d bytes", outcomeText(fetched, dry), printable(url), printable(file), fenceText(info.Record), info.Size)
+	return j, fmt.Sprintf("%s %s to %s: %s, %s", outcomeText(fetched, dry), printable(url), printable(file), fenceText(info.Record), count(info.Size, "byte"))
 }
 
 func fenceText(r *guard.Record) string {
@@ -228,6 +228,9 @@ func fenceText(r *guard.Record) string {
 }
 
 func (a *app) getFile(ctx context.Context, url, dst string, o guard.DownloadOptions) (info guard.Info, name string, err error) {
+	if err := notBucket(url); err != nil {
+		return info, "", err
+	}
 	g, key, err := a.openObject(ctx, url)
 	if err != nil {
 		return info, "", err

@@ -19,7 +19,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Short: "List objects with their tokens",
 		Long: `Ls lists the objects whose keys begin with URL's, one level of them, as aws s3 ls
 does: what lies deeper is shown as PRE, once for each folder, also where only
-tombstones are left in it. The columns are: modified (UTC), bytes, token (48.3 is
+tombstones are left in it: to know that, each folder would have to be listed. With
+-r nothing is shown of those. The columns are: modified (UTC), bytes, token (48.3 is
 the third write under token 48), scope, state where it is not live (deleted,
 unfenced, corrupt), and the key behind URL's last slash, or with -r whole. What
 does not apply is a dash. Control characters in keys are escaped; --json gives

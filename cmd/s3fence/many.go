@@ -11,6 +11,7 @@ import (
 	"time"
 
 	humanize "github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/s3fence/s3fence/guard"
 )
@@ -166,6 +167,11 @@ func (t *tally) end() error {
 		return reportedError{t.worst}
 	}
 	return nil
+}
+
+// count says how many there are of what is called so.
+func count(n int64, what string) string {
+	return fmt.Sprintf("%d %s", n, english.PluralWord(int(n), what, ""))
 }
 
 // text is the line for people. What is rare is left out where there was none.

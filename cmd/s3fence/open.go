@@ -25,6 +25,7 @@ import (
 // scopeMaker is an issuer that can make a scope's counter.
 type scopeMaker interface {
 	guard.Issuer
+	peeker
 	CreateScope(ctx context.Context, scope string) (id guard.IssuerID, created bool, err error)
 }
 
@@ -64,6 +65,9 @@ func (a *app) openLocal() (*localstack.Local, error) {
 // openGuard returns a guard over bucket. One that is not AWS's own, nor the
 // embedded one, must have been proven before it is written to.
 func (a *app) openGuard(ctx context.Context, bucket string) (*guard.Guard, error) {
+	if a.fenceMaxAge < 0 {
+		return nil, usagef("--fence-max-age %s is negative; 0 reads the scope fence at every write", a.fenceMaxAge)
+	}
 	s, err := a.openStore(ctx, bucket)
 	if err != nil {
 		return nil, err
@@ -73,7 +77,7 @@ func (a *app) openGuard(ctx context.Context, bucket string) (*guard.Guard, error
 		return nil, err
 	}
 	o := guard.Options{Logger: a.log, Profile: source, FenceMaxAge: a.fenceMaxAge}
-	if o.FenceMaxAge <= 0 {
+	if o.FenceMaxAge == 0 {
 		o.FenceMaxAge = guard.EveryWrite
 	}
 	if o.Memory, err = a.memoryOf(s.endpoint, bucket); err != nil {
@@ -270,8 +274,9 @@ func (a *app) openIssuer(ctx context.Context) (scopeMaker, error) {
 
 // token returns the token to write with through g: the one given, or a fresh
 // one of the scope given, which is held against the scope fence. A flag beats
-// the environment; there, a token beats a scope.
-func (a *app) token(ctx context.Context, g *guard.Guard) (tok guard.Token, fresh bool, err error) {
+// the environment; there, a token beats a scope. A dry run decides with the
+// number that would be next, which is not taken, so that token is nobody's.
+func (a *app) token(ctx context.Context, g *guard.Guard, dryRun bool) (tok guard.Token, fresh bool, err error) {
 	text, textFlag := a.setting("token")
 	scope, scopeFlag := a.setting("scope")
 	switch {
@@ -284,17 +289,45 @@ func (a *app) token(ctx context.Context, g *guard.Guard) (tok guard.Token, fresh
 		if err := guard.CheckScope(scope); err != nil {
 			return tok, false, err
 		}
-		iss, err := a.openIssuer(ctx)
+		counter, err := a.openIssuer(ctx)
 		if err != nil {
 			return tok, false, err
 		}
+		var iss guard.Issuer = counter
+		if dryRun {
+			if iss, err = a.foresee(ctx, counter, scope); err != nil {
+				return tok, false, err
+			}
+		}
 		tok, err = g.Issue(ctx, iss, scope)
-		return tok, err == nil, err
+		return tok, err == nil && !dryRun, err
 	}
 	return tok, false, &guard.Refusal{Reason: guard.ErrMissingToken, URL: "this write", Cures: []string{
 		"give the token you hold: --token TOKEN, --token @FILE or S3FENCE_TOKEN",
 		"or take a fresh one for this command: --scope SCOPE",
 	}}
+}
+
+// A foreseer gives the token that the counter would give next, and takes none.
+type foreseer struct{ peeker }
+
+// Issue implements guard.Issuer.
+func (f foreseer) Issue(ctx context.Context, scope string) (guard.Token, error) {
+	id, last, err := f.Peek(ctx, scope)
+	if err != nil {
+		return guard.Token{}, err
+	}
+	return guard.NewToken(id, scope, last+1)
+}
+
+// foresee returns an issuer for a dry run.
+func (a *app) foresee(ctx context.Context, iss scopeMaker, scope string) (guard.Issuer, error) {
+	if a.local != nil { // which makes a counter when its scope is first used
+		if _, _, err := iss.CreateScope(ctx, scope); err != nil {
+			return nil, err
+		}
+	}
+	return foreseer{iss}, nil
 }
 
 // readToken parses a token's text, or that of the file behind an @.

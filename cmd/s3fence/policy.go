@@ -39,11 +39,13 @@ and s3fence's own objects. It sends nothing and changes nothing.
            deletes, copies, replication into it and its settings to all but
            --admin-arn
   table    the DynamoDB table's own; it takes --region and --account
-  writer   may write under the guard and take tokens of --scope
+  writer   may write under the guard and take tokens of --scope from --issuer
   reader   may read
   admin    may init, adopt, prove, audit and delete
 
-One role's policy is printed as it is, several as one object by their names.
+Where --root, or the counters of --issuer s3://BUCKET/PREFIX, are in another
+bucket, that has a policy of its own. One role's policy is printed as it is,
+several as one object by their names.
 Notes on what is not enforced go to standard error. MinIO (--for minio) has no
 conditions on If-Match: there, only deletes and settings can be denied.`,
 		Example: `  # 1. put the bucket's policy in force; it replaces the one that is there
@@ -55,8 +57,8 @@ conditions on If-Match: there, only deletes and settings can be denied.`,
   s3fence policy s3://bucket/reports/ --scope nightly --region eu-central-1 --account 111122223333 \
     --admin-arn arn:aws:iam::111122223333:role/admin --format terraform > s3fence.tf
 
-  # 3. a job's policy on MinIO
-  s3fence policy s3://bucket/reports/ --role writer --scope nightly --for minio | jq .writer > writer.json
+  # 3. a job's policy on MinIO, where the counters are, too
+  s3fence policy s3://bucket/reports/ --role writer --scope nightly --issuer s3://bucket/team --for minio > writer.json
   mc admin policy create minio nightly writer.json`,
 		Args: nargs("URL"),
 	}
@@ -111,11 +113,16 @@ func (a *app) policyConfig(url string, p policyFlags) (c policy.Config, roles []
 	if c.Bucket, c.Prefix, err = parseURL(url); err != nil {
 		return c, nil, err
 	}
-	if c.RootBucket, c.Root, err = a.root(c.Bucket); err != nil {
+	if c.RootBucket, c.Root, err = a.root(""); err != nil {
 		return c, nil, err
 	}
-	if c.Table, err = a.tableName(); err != nil {
+	if c.IssuerBucket, c.IssuerPrefix, err = a.issuerBucket(); err != nil {
 		return c, nil, err
+	}
+	if c.IssuerBucket == "" {
+		if c.Table, err = a.tableName(); err != nil {
+			return c, nil, err
+		}
 	}
 	c.Dialect = policy.Dialect(p.dialect)
 	switch {
@@ -132,6 +139,8 @@ func (a *app) policyConfig(url string, p policyFlags) (c policy.Config, roles []
 			roles = append(roles, policy.Roles()...)
 		case !slices.Contains(policy.Roles(), role):
 			return c, nil, usagef("--role %q is none of bucket, table, writer, reader, admin, all", r)
+		case role == policy.Table && c.IssuerBucket != "":
+			return c, nil, usagef("--issuer s3://%s has no table: its counters are in the policies of --role bucket,writer,admin", c.IssuerBucket)
 		case role == policy.Bucket && c.Dialect == policy.MinIO:
 			return c, nil, usagef("MinIO looks at a bucket's policy only for requests without credentials: give its users the policies of --role writer,reader,admin")
 		default:

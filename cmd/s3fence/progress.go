@@ -117,9 +117,9 @@ func (p *progress) object() {
 
 func (p *progress) filesText() string {
 	if p.allFiles == 0 {
-		return fmt.Sprintf("%s, %d files", p.doing, p.files)
+		return fmt.Sprintf("%s, %s", p.doing, count(p.files, "file"))
 	}
-	return fmt.Sprintf("%s, %d of %d files", p.doing, p.files, p.allFiles)
+	return fmt.Sprintf("%s, %d of %s", p.doing, p.files, count(p.allFiles, "file"))
 }
 
 // expect says how many files and bytes there are, once that is known.

@@ -102,7 +102,7 @@ func TestProgressOfFiles(t *testing.T) {
 	p := newProgress(&term, "sending", unknown, byteCount)
 	p.object()
 	p.add(1024)
-	if got := p.filesText(); got != "sending, 1 files" {
+	if got := p.filesText(); got != "sending, 1 file" {
 		t.Errorf("%q", got)
 	}
 	p.expect(40, 4096)

@@ -76,7 +76,7 @@ changed since, is left as it is.`,
 	f.Lookup("concurrency").Usage = fmt.Sprintf("how many files at once, or without -r parts of the file, then %d", guard.DefaultConcurrency)
 	p.globs.add(f)
 	f.BoolVar(&p.noFollow, "no-follow-symlinks", false, "with -r: leave symbolic links out")
-	sizeFlag(f, &p.PartSize, "part-size", "size of the parts of what is large (default 8MiB)")
+	partSizeFlag(f, &p.PartSize, "size of the parts of what is large (default 8MiB)")
 	f.StringVar(&p.ContentType, "content-type", "", "content type (default: by the name's ending)")
 	f.StringVar(&p.ContentEncoding, "content-encoding", "", "content encoding, gzip for one")
 	f.StringVar(&p.CacheControl, "cache-control", "", "cache control header")
@@ -159,7 +159,7 @@ func (a *app) putObject(ctx context.Context, src, bucket, key string, o guard.Pu
 	if err != nil {
 		return res, fresh, err
 	}
-	tok, isFresh, err := a.token(ctx, g)
+	tok, isFresh, err := a.token(ctx, g, o.DryRun)
 	if err != nil {
 		return res, fresh, err
 	}

@@ -61,7 +61,7 @@ func (a *app) putMany(ctx context.Context, dir, dst string, p putFlags) error {
 	if err != nil {
 		return err
 	}
-	tok, fresh, err := l.begin(ctx, a, run, func() (guard.Token, bool, error) { return a.token(ctx, g) })
+	tok, fresh, err := l.begin(ctx, a, run, func() (guard.Token, bool, error) { return a.token(ctx, g, p.DryRun) })
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (j *writeJSON) fill(res guard.Result, err error) {
 func describe(res guard.Result, dry bool) string {
 	s := fmt.Sprintf("%s %s: token %s (scope %s)", outcomeText(string(res.Outcome), dry), printable(res.URL), res.Record.Fence(), res.Record.Scope)
 	if res.Record.State == guard.Live { // a tombstone's own bytes are nobody's
-		s += fmt.Sprintf(", %d bytes", res.Bytes)
+		s += ", " + count(res.Bytes, "byte")
 	}
 	if res.Previous != nil {
 		s += fmt.Sprintf(", before it token %s", res.Previous.Fence())
@@ -104,6 +104,9 @@ func (a *app) runVerb(ctx context.Context, v verb, url string, m manyFlags) erro
 }
 
 func (a *app) writeOne(ctx context.Context, v verb, url string) error {
+	if err := notBucket(url); err != nil {
+		return err
+	}
 	g, key, err := a.openObject(ctx, url)
 	if err != nil {
 		return err
@@ -113,7 +116,7 @@ func (a *app) writeOne(ctx context.Context, v verb, url string) error {
 		return err
 	}
 	j := writeJSON{Op: v.op, URL: url, DryRun: v.dryRun}
-	tok, fresh, err := a.token(ctx, g)
+	tok, fresh, err := a.token(ctx, g, v.dryRun)
 	var res guard.Result
 	if err == nil {
 		res, err = v.write(ctx, g, tok, key)
@@ -129,6 +132,15 @@ func (a *app) writeOne(ctx context.Context, v verb, url string) error {
 		text += "\ntoken " + tok.String()
 	}
 	return a.sayEnd(j, text, err)
+}
+
+// notBucket refuses a bucket alone, where -r would take one.
+func notBucket(url string) error {
+	_, key, err := parseURL(url)
+	if err == nil && key == "" {
+		err = usagef("%s names no object; -r means all that lies in the bucket", url)
+	}
+	return err
 }
 
 // interrupted says of a write that Ctrl-C came into what became of it. It looks
@@ -241,7 +253,7 @@ func (a *app) writeMany(ctx context.Context, v verb, url string, m manyFlags) er
 	if err != nil {
 		return err
 	}
-	tok, fresh, err := a.token(ctx, g)
+	tok, fresh, err := a.token(ctx, g, v.dryRun)
 	if err != nil {
 		return err
 	}

@@ -330,11 +330,13 @@ func facts(v Version) []fact {
 	return fs
 }
 
-func plural(n int64, what string) string {
+func plural(n int64, what string) string { return count(n) + " " + noun(n, what) }
+
+func noun(n int64, what string) string {
 	if n != 1 {
 		what += "s"
 	}
-	return count(n) + " " + what
+	return what
 }
 
 // count writes a number with its thousands apart.

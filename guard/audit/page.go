@@ -200,7 +200,7 @@ type tile struct{ Name, Value, Class string }
 // Tiles are what there was, in numbers.
 func (v view) Tiles() []tile {
 	s := v.Summary
-	versions := tile{"versions", count(s.Versions), ""}
+	versions := tile{noun(s.Versions, "version"), count(s.Versions), ""}
 	if !s.WithVersions {
 		versions = tile{"versions", "newest only", ""}
 	}
@@ -211,10 +211,10 @@ func (v view) Tiles() []tile {
 		return ""
 	}
 	return []tile{
-		{"violations", count(s.Violations), class(s.Violations, "violation")},
-		{"warnings", count(s.Warnings), class(s.Warnings, "warning")},
-		{"notes", count(s.Infos), ""},
-		{"objects", count(s.Objects), ""},
+		{noun(s.Violations, "violation"), count(s.Violations), class(s.Violations, "violation")},
+		{noun(s.Warnings, "warning"), count(s.Warnings), class(s.Warnings, "warning")},
+		{noun(s.Infos, "note"), count(s.Infos), ""},
+		{noun(s.Objects, "object"), count(s.Objects), ""},
 		versions,
 		{"seconds", strconv.FormatFloat(s.Elapsed.Seconds(), 'f', 1, 64), ""},
 		{"objects a second", count(int64(s.Rate())), ""},
@@ -230,7 +230,7 @@ func (v view) When() string {
 }
 
 // LeftOut is how many keys are not drawn.
-func (v view) LeftOut() string { return count(v.Left) }
+func (v view) LeftOut() string { return plural(v.Left, "key") }
 
 // LastKey is where an audit that was stopped goes on.
 func (v view) LastKey() []text { return visible(v.Summary.LastKey) }

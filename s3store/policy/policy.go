@@ -1,6 +1,6 @@
 // Package policy writes the policies that leave writers no way around the
-// guard: for the bucket, for the issuer's table, and for the roles that write,
-// read and administer.
+// guard: for the bucket, for what the issuer counts in, and for the roles that
+// write, read and administer.
 //
 //	docs, notes, err := policy.Documents(policy.Config{
 //		Bucket: "bucket", Prefix: "reports/", Table: "s3fence", Scopes: []string{"nightly"},
@@ -27,8 +27,8 @@ type Role string
 
 // The roles.
 const (
-	// Bucket is the bucket's own policy. Where the root is in another bucket,
-	// there is one for each.
+	// Bucket is the bucket's own policy. Where the root, or the counters, are in
+	// another bucket, there is one for each.
 	Bucket Role = "bucket"
 	// Table is the DynamoDB table's own policy.
 	Table Role = "table"
@@ -66,6 +66,10 @@ type Config struct {
 	// <Root>/.s3fence/, and in another bucket than Bucket also
 	// <Root>/<Bucket>/.s3fence/. Default: the top of Bucket.
 	RootBucket, Root string
+	// IssuerBucket and IssuerPrefix are where an issuer that counts in S3 has its
+	// counters: <IssuerPrefix>/.s3fence/counters/. No IssuerBucket is none: the
+	// tokens come from Table, or from elsewhere.
+	IssuerBucket, IssuerPrefix string
 	// Partition is aws, aws-cn or aws-us-gov. Default: that of Region, else
 	// of the first ARN given, else aws.
 	Partition string
@@ -92,12 +96,14 @@ type Config struct {
 	KMSKeys []string
 	// Dialect. Default: AWS.
 	Dialect Dialect
+
+	noRoot bool // RootBucket is a default: each bucket has its profile at its top
 }
 
 // A Document is one policy, and what it is to be attached to.
 type Document struct {
-	// Name is the role's, with -root for the root's bucket and -table for
-	// what MinIO can't hold of a role.
+	// Name is the role's, with -root for the root's bucket, -issuer for that of
+	// the counters and -table for what MinIO can't hold of a role.
 	Name string
 	// On is the bucket's name or the table's ARN, for a policy of its own;
 	// empty for one of a role.
@@ -131,9 +137,13 @@ func Documents(c Config, roles ...Role) (docs []Document, notes []string, err er
 		notes = append(notes,
 			"MinIO knows no conditions on If-Match and If-None-Match: nothing stops a writer who leaves the guard out from writing with no condition; only deletes and settings are denied",
 			"attach each to a user or a group, not to the bucket: MinIO looks at a bucket's policy only for requests without credentials")
-	} else if slices.Contains(roles, Writer) && c.coversRoot() {
+	} else if slices.Contains(roles, Writer) && c.covers(c.RootBucket, guard.RootKey(c.Root, "")) {
 		notes = append(notes, fmt.Sprintf(
 			"%s holds s3fence's own objects as well: a writer can raise the fences of other scopes; guard a prefix to prevent that", c.url()))
+	}
+	if slices.Contains(roles, Writer) && c.covers(c.IssuerBucket, c.counters()) {
+		notes = append(notes, fmt.Sprintf(
+			"%s holds the counters as well: a writer can set those of other scopes back; guard a prefix, or count in another bucket, to prevent that", c.url()))
 	}
 	var errs []error
 	for _, d := range docs {
@@ -153,9 +163,8 @@ func (c *Config) role(r Role) (docs []Document, notes []string) {
 	switch {
 	case r == Bucket && c.Dialect == MinIO: // a note of the dialect's says why
 	case r == Bucket:
-		add(name, c.Bucket, c.bucketPolicy(c.Bucket))
-		if c.RootBucket != c.Bucket {
-			add(name+"-root", c.RootBucket, c.bucketPolicy(c.RootBucket))
+		for _, b := range c.buckets() {
+			add(strings.TrimSuffix(name+"-"+b.what, "-"), b.name, c.bucketPolicy(b.name))
 		}
 		notes = append(notes, "a bucket has one policy: put-bucket-policy replaces what is there; add its statements to these first")
 	case r == Table && (c.Table == "" || len(c.Admins) == 0):
@@ -179,10 +188,13 @@ func (c *Config) url() string { return "s3://" + c.Bucket + "/" + c.Prefix }
 
 func (c *Config) knowsTable() bool { return c.Region != "*" && c.Account != "*" }
 
-// coversRoot: s3fence's own objects are among the guarded keys.
-func (c *Config) coversRoot() bool {
-	return c.RootBucket == c.Bucket && strings.HasPrefix(guard.RootKey(c.Root, ""), c.Prefix)
+// covers: what begins so in bucket is among the keys that a writer may write.
+func (c *Config) covers(bucket, begin string) bool {
+	return bucket == c.Bucket && strings.HasPrefix(begin, c.Prefix)
 }
+
+// counters is the beginning of all counters' keys.
+func (c *Config) counters() string { return guard.RootKey(c.IssuerPrefix, "counters/") }
 
 func (d Document) checkSize() error {
 	long, limit := len(d.JSON()), maxResource
@@ -219,17 +231,18 @@ func (c *Config) settle(roles []Role) error {
 		c.Dialect = AWS
 	}
 	if c.RootBucket == "" {
-		c.RootBucket = c.Bucket
+		c.RootBucket, c.noRoot = c.Bucket, true
 	}
-	for _, b := range []string{c.Bucket, c.RootBucket} {
+	for i, b := range []string{c.Bucket, c.RootBucket, c.IssuerBucket} {
 		switch {
+		case i == 2 && b == "":
 		case !bucketName.MatchString(b):
 			bad("bucket %q is not a bucket's name", b)
 		case strings.HasSuffix(b, "--x-s3"):
 			bad("bucket %q is a directory bucket: access to it is by sessions, and no policy can demand conditional writes", b)
 		}
 	}
-	for _, key := range []string{c.Prefix, c.Root} {
+	for _, key := range []string{c.Prefix, c.Root, c.IssuerPrefix} {
 		if i := strings.IndexFunc(key, func(r rune) bool { return r < ' ' || r > 0xff || r == 0x7f }); i >= 0 {
 			bad("prefix %q: a policy takes no control characters and none beyond U+00FF: name the part before %q", key, key[i:])
 		}
@@ -274,7 +287,7 @@ func (c *Config) settle(roles []Role) error {
 			bad("scope %q: %s is the administrator's, who proves the store", s, guard.ProfileScope)
 		}
 	}
-	if slices.Contains(roles, Writer) && len(c.Scopes) == 0 && c.Table != "" {
+	if slices.Contains(roles, Writer) && len(c.Scopes) == 0 && (c.Table != "" || c.IssuerBucket != "") {
 		bad("which scopes may a writer take tokens of? name one at least: --scope SCOPE")
 	}
 	if own := slices.Contains(roles, Bucket) || slices.Contains(roles, Table); own && len(c.Admins) == 0 && c.Dialect == AWS {
@@ -350,23 +363,41 @@ func (c *Config) begins(bucket string) []string {
 	}
 	add(c.Bucket, c.Prefix)
 	add(c.RootBucket, guard.RootKey(c.Root, ""))
-	add(c.RootBucket, guard.RootKey(c.profileRoot(), ""))
-	add(c.Bucket, guard.RootKey(c.probeRoot(), ""))
+	for _, b := range c.proven() {
+		in, root := c.profileRoot(b)
+		add(in, guard.RootKey(root, ""))
+		add(b, guard.RootKey(c.probeRoot(b), ""))
+	}
+	if c.IssuerBucket != "" {
+		add(c.IssuerBucket, c.counters())
+	}
 	return all
 }
 
-// profileRoot is the root of the store's profile. A root in another bucket
-// serves several, so it has a folder for each.
-func (c *Config) profileRoot() string {
-	if c.RootBucket == c.Bucket {
-		return c.Root
+// proven are the buckets that are written to, each of which has a profile where
+// it is not AWS's.
+func (c *Config) proven() []string {
+	if c.IssuerBucket == "" || c.IssuerBucket == c.Bucket {
+		return []string{c.Bucket}
 	}
-	return strings.TrimLeft(strings.TrimRight(c.Root, "/")+"/"+c.Bucket, "/")
+	return []string{c.Bucket, c.IssuerBucket}
 }
 
-// probeRoot is the root of what the doctor writes into the bucket itself.
-func (c *Config) probeRoot() string {
-	if c.RootBucket == c.Bucket {
+// profileRoot is the root of the profile of bucket, and the bucket that it is
+// in. A root in another bucket serves several, so it has a folder for each.
+func (c *Config) profileRoot(bucket string) (in, root string) {
+	switch {
+	case c.noRoot:
+		return bucket, ""
+	case c.RootBucket == bucket:
+		return bucket, c.Root
+	}
+	return c.RootBucket, strings.TrimLeft(strings.TrimRight(c.Root, "/")+"/"+bucket, "/")
+}
+
+// probeRoot is the root of what the doctor writes into bucket itself.
+func (c *Config) probeRoot(bucket string) string {
+	if c.RootBucket == bucket {
 		return c.Root
 	}
 	return ""
@@ -382,38 +413,53 @@ func (c *Config) guarded(bucket string) []string {
 }
 
 func (c *Config) allGuarded() []string {
-	arns := c.guarded(c.Bucket)
-	if c.RootBucket != c.Bucket {
-		arns = append(arns, c.guarded(c.RootBucket)...)
+	var arns []string
+	for _, b := range c.buckets() {
+		arns = append(arns, c.guarded(b.name)...)
 	}
 	return arns
 }
 
-func (c *Config) buckets() []string {
-	if c.RootBucket == c.Bucket {
-		return []string{c.Bucket}
+// A usedBucket is one of those that a config names.
+type usedBucket struct {
+	name string
+	what string // it is for besides what is guarded: "", root, issuer
+}
+
+func (c *Config) buckets() []usedBucket {
+	all := []usedBucket{{c.Bucket, ""}}
+	for _, b := range []usedBucket{{c.RootBucket, "root"}, {c.IssuerBucket, "issuer"}} {
+		if b.name != "" && !slices.ContainsFunc(all, func(a usedBucket) bool { return a.name == b.name }) {
+			all = append(all, b)
+		}
 	}
-	return []string{c.Bucket, c.RootBucket}
+	return all
+}
+
+// onlyCounters: nobody who takes no tokens has to do with bucket.
+func (c *Config) onlyCounters(bucket string) bool {
+	return bucket != c.Bucket && bucket != c.RootBucket
 }
 
 func (c *Config) bucketARNs() []string {
 	var arns []string
 	for _, b := range c.buckets() {
-		arns = append(arns, c.bucketARN(b))
+		arns = append(arns, c.bucketARN(b.name))
 	}
 	return arns
 }
 
-// fences are the ARNs of the fence objects of the writer's scopes.
-func (c *Config) fences() []string {
+// ofScopes are the ARNs of what is kept of the writer's scopes in a folder under
+// a root.
+func (c *Config) ofScopes(bucket, root, folder string) []string {
 	var arns []string
 	for _, s := range c.Scopes {
 		begin, any := strings.CutSuffix(s, "*")
-		key := guard.ScopeFenceKey(c.Root, begin)
+		key := guard.ScopeKey(root, folder, begin)
 		if any {
-			arns = append(arns, c.objects(c.RootBucket, strings.TrimSuffix(key, ".json")))
+			arns = append(arns, c.objects(bucket, strings.TrimSuffix(key, ".json")))
 		} else {
-			arns = append(arns, c.object(c.RootBucket, key))
+			arns = append(arns, c.object(bucket, key))
 		}
 	}
 	return arns

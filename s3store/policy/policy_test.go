@@ -45,7 +45,16 @@ func configs() map[string]policy.Config {
 	other.Admins = append(other.Admins, "arn:aws:iam::111122223333:role/aws-reserved/sso.amazonaws.com/*/AWSReservedSSO_Admin_*")
 	minio := plain
 	minio.Dialect = policy.MinIO
-	return map[string]policy.Config{"plain": plain, "whole-bucket": whole, "other-root": other, "minio": minio}
+	counters := plain
+	counters.Table, counters.IssuerBucket, counters.IssuerPrefix = "", "bucket", "team"
+	apart := other
+	apart.Table, apart.IssuerBucket, apart.Prefix = "", "counters", "reports/"
+	minioCounters := minio
+	minioCounters.Table, minioCounters.IssuerBucket = "", "counters"
+	return map[string]policy.Config{
+		"plain": plain, "whole-bucket": whole, "other-root": other, "minio": minio,
+		"counters": counters, "counters-apart": apart, "counters-minio": minioCounters,
+	}
 }
 
 func documents(t testing.TB, c policy.Config, roles ...policy.Role) ([]policy.Document, []string) {
@@ -429,6 +438,68 @@ func TestScopePatterns(t *testing.T) {
 	}
 }
 
+// Counters in S3: a writer may read those of its scopes and write them under a
+// condition, and nobody but an administrator may take one away.
+func TestCounters(t *testing.T) {
+	for name, at := range map[string]string{
+		"counters": "arn:aws:s3:::bucket/team/.s3fence/counters/", "counters-apart": "arn:aws:s3:::counters/.s3fence/counters/",
+		"counters-minio": "arn:aws:s3:::counters/.s3fence/counters/",
+	} {
+		docs, notes := documents(t, configs()[name])
+		all := map[string]*policytest.Policy{}
+		for _, d := range docs {
+			all[d.Name] = parse(t, d.JSON())
+		}
+		own := all["bucket"]
+		if name == "counters-apart" {
+			own = all["bucket-issuer"]
+		}
+		if own == nil { // on MinIO
+			own = &policytest.Policy{}
+		}
+		if len(notes) > 0 && strings.Contains(strings.Join(notes, " "), "holds the counters") {
+			t.Errorf("%s: %q", name, notes)
+		}
+		unconditional := no
+		if name == "counters-minio" {
+			unconditional = yes
+		}
+		for _, tt := range []struct {
+			what                  string
+			request               policytest.Request
+			key                   string
+			writer, reader, admin policytest.Decision
+		}{
+			{"take a number", put("", ifMatch, etag), "nightly.json", yes, no, yes},
+			{"make the counter", put("", ifNoneMatch, "*"), "nightly/report.json", yes, no, yes},
+			{"set it with no condition", put(""), "nightly.json", unconditional, no, unconditional},
+			{"another scope's", put("", ifMatch, etag), "other.json", none, no, yes},
+			{"the profile's", put("", ifMatch, etag), "s3fence/profile.json", none, no, yes},
+			{"look", on("s3:GetObject", ""), "nightly.json", yes, none, yes},
+			{"take it away", on("s3:DeleteObject", ""), "nightly.json", no, no, yes},
+			{"set it back", on("s3:DeleteObjectVersion", ""), "nightly.json", no, no, yes},
+		} {
+			if name == "counters" && tt.what == "look" {
+				tt.reader = yes // all that is guarded in the bucket
+			}
+			for who, want := range map[string]policytest.Decision{"writer": tt.writer, "reader": tt.reader, "admin": tt.admin} {
+				r := tt.request
+				r.Resource, r.Principal = at+tt.key, map[string]string{"writer": writer, "reader": writer, "admin": admin}[who]
+				if got, sid := policytest.Decide(r, all[who], own); got != want {
+					t.Errorf("%s: %s by the %s: %s by %q, want %s", name, tt.what, who, got, sid, want)
+				}
+			}
+		}
+	}
+	c := configs()["counters"]
+	c.Prefix = "te"
+	if _, notes := documents(t, c, policy.Writer); !slices.ContainsFunc(notes, func(n string) bool {
+		return strings.Contains(n, "s3://bucket/te holds the counters as well: a writer can set those of other scopes back")
+	}) {
+		t.Errorf("notes of a prefix that holds the counters: %q", notes)
+	}
+}
+
 func TestPartitions(t *testing.T) {
 	for region, want := range map[string]string{"": "aws", "eu-central-1": "aws", "cn-north-1": "aws-cn", "us-gov-west-1": "aws-us-gov"} {
 		docs, _, err := policy.Documents(policy.Config{Bucket: "bucket", Region: region}, policy.Reader)
@@ -497,6 +568,9 @@ func TestBadConfigs(t *testing.T) {
 		{"table", policy.Config{Bucket: "bucket", Table: "t/*"}, policy.Reader, []string{`table "t/*"`}},
 		{"alias", policy.Config{Bucket: "bucket", KMSKeys: []string{"arn:aws:kms:eu-central-1:111122223333:alias/k"}}, policy.Reader, []string{"an alias is none"}},
 		{"no scope", policy.Config{Bucket: "bucket", Table: "s3fence"}, policy.Writer, []string{"which scopes"}},
+		{"no scope, counters", policy.Config{Bucket: "bucket", IssuerBucket: "bucket"}, policy.Writer, []string{"which scopes"}},
+		{"counters' bucket", policy.Config{Bucket: "bucket", IssuerBucket: "c*"}, policy.Reader, []string{`bucket "c*" is not a bucket's name`}},
+		{"counters' prefix", policy.Config{Bucket: "bucket", IssuerBucket: "bucket", IssuerPrefix: "日"}, policy.Reader, []string{`prefix "日"`}},
 		{"bad scope", policy.Config{Bucket: "bucket", Table: "s3fence", Scopes: []string{"a b"}}, policy.Writer, []string{"scope"}},
 		{"all scopes", policy.Config{Bucket: "bucket", Table: "s3fence", Scopes: []string{"*"}}, policy.Writer, []string{"s3fence/profile is the administrator's"}},
 		{"the profile's scope", policy.Config{Bucket: "bucket", Table: "s3fence", Scopes: []string{"s3fence/profile"}}, policy.Writer, []string{"the administrator's"}},

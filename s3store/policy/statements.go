@@ -112,9 +112,14 @@ func (c *Config) around(objects, buckets []string) []statement {
 	all = append(all,
 		statement{sid: "DenyDeletes", effect: deny, actions: slices.Concat(deleteObjects, replicate), resources: objects},
 		statement{sid: "DenySettings", effect: deny, actions: settings, resources: buckets})
-	profile := c.object(c.RootBucket, guard.RootKey(c.profileRoot(), "profile.json"))
-	if slices.Contains(buckets, c.bucketARN(c.RootBucket)) {
-		all = append(all, statement{sid: "DenyProfile", effect: deny, actions: []string{"s3:PutObject"}, resources: []string{profile}})
+	var profiles []string
+	for _, b := range c.proven() {
+		if in, root := c.profileRoot(b); slices.Contains(buckets, c.bucketARN(in)) {
+			profiles = append(profiles, c.object(in, guard.RootKey(root, "profile.json")))
+		}
+	}
+	if len(profiles) > 0 {
+		all = append(all, statement{sid: "DenyProfile", effect: deny, actions: []string{"s3:PutObject"}, resources: profiles})
 	}
 	return all
 }
@@ -131,14 +136,14 @@ func (c *Config) bucketPolicy(bucket string) []statement {
 		all[i].principals = []string{"*"}
 	}
 	for _, who := range []struct {
-		sid   string
-		arns  []string
-		write bool
-	}{{"Writers", c.Writers, true}, {"Readers", c.Readers, false}} {
+		sid  string
+		arns []string
+		role Role
+	}{{"Writers", c.Writers, Writer}, {"Readers", c.Readers, Reader}} {
 		if len(who.arns) == 0 {
 			continue
 		}
-		for _, s := range c.use(bucket, who.write) {
+		for _, s := range c.use(bucket, who.role) {
 			s.sid, s.principals = who.sid+s.sid, who.arns
 			all = append(all, s)
 		}
@@ -146,9 +151,16 @@ func (c *Config) bucketPolicy(bucket string) []statement {
 	return all
 }
 
-// use lets somebody read what is guarded in bucket, and write it.
-func (c *Config) use(bucket string, write bool) []statement {
-	objects, settings := readObjects, readSettings
+// use lets somebody read what is guarded in bucket, and a writer write it.
+func (c *Config) use(bucket string, r Role) []statement {
+	switch {
+	case !c.onlyCounters(bucket):
+	case r == Reader:
+		return nil
+	case r == Writer:
+		return c.count()
+	}
+	objects, settings, write := readObjects, readSettings, r == Writer
 	if write {
 		settings = slices.Concat(settings, listUploads)
 	}
@@ -158,8 +170,11 @@ func (c *Config) use(bucket string, write bool) []statement {
 		if bucket == c.Bucket {
 			where = append(where, c.objects(bucket, c.Prefix))
 		}
-		if bucket == c.RootBucket && !c.coversRoot() {
-			where = append(where, c.fences()...)
+		if bucket == c.RootBucket && !c.covers(bucket, guard.RootKey(c.Root, "")) {
+			where = append(where, c.ofScopes(bucket, c.Root, "scopes")...)
+		}
+		if bucket == c.IssuerBucket && !c.covers(bucket, c.counters()) {
+			where = append(where, c.ofScopes(bucket, c.IssuerPrefix, "counters")...)
 		}
 		if len(where) > 0 {
 			all = append(all, statement{sid: "Write", effect: allow, actions: writeObjects, resources: where})
@@ -169,6 +184,16 @@ func (c *Config) use(bucket string, write bool) []statement {
 	return append(all,
 		statement{sid: "List", effect: allow, actions: listBucket, resources: arn, condition: c.listed(bucket)},
 		statement{sid: "Settings", effect: allow, actions: settings, resources: arn})
+}
+
+// count lets a writer take numbers from counters in a bucket of their own.
+func (c *Config) count() []statement {
+	b := c.IssuerBucket
+	all := []statement{{sid: "Counters", effect: allow, actions: []string{"s3:GetObject", "s3:PutObject"}, resources: c.ofScopes(b, c.IssuerPrefix, "counters")}}
+	if in, root := c.profileRoot(b); in == b {
+		all = append(all, statement{sid: "Profile", effect: allow, actions: []string{"s3:GetObject"}, resources: []string{c.object(in, guard.RootKey(root, "profile.json"))}})
+	}
+	return append(all, statement{sid: "List", effect: allow, actions: []string{"s3:ListBucket"}, resources: []string{c.bucketARN(b)}, condition: c.listed(b)})
 }
 
 // listed limits listing to what is guarded. IfExists: the question that HEAD
@@ -190,11 +215,9 @@ func (c *Config) listed(bucket string) object {
 // bucket's is not in place, or another policy allows more.
 func (c *Config) s3Statements(r Role) []statement {
 	var all []statement
-	for i, b := range c.buckets() {
-		for _, s := range c.use(b, r == Writer) {
-			if i > 0 {
-				s.sid = "Root" + s.sid
-			}
+	for _, b := range c.buckets() {
+		for _, s := range c.use(b.name, r) {
+			s.sid = map[string]string{"": "", "root": "Root", "issuer": "Issuer"}[b.what] + s.sid
 			all = append(all, s)
 		}
 	}

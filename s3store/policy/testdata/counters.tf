@@ -1,0 +1,512 @@
+# a bucket has one policy: put-bucket-policy replaces what is there; add its statements to these first
+
+resource "aws_s3_bucket_policy" "s3fence_bucket" {
+  bucket = "bucket"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "DenyUnconditionalWrites"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:if-match"      = "true"
+            "s3:if-none-match" = "true"
+          }
+          BoolIfExists = {
+            "s3:ObjectCreationOperation" = "true"
+          }
+        }
+      },
+      {
+        Sid       = "DenyIfMatchAny"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          StringEquals = {
+            "s3:if-match" = "*"
+          }
+        }
+      },
+      {
+        Sid       = "DenyIfNoneMatchOne"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:if-none-match" = "false"
+          }
+          StringNotEquals = {
+            "s3:if-none-match" = "*"
+          }
+        }
+      },
+      {
+        Sid       = "DenyCopies"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:x-amz-copy-source" = "false"
+          }
+          BoolIfExists = {
+            "s3:ObjectCreationOperation" = "true"
+          }
+          ArnNotLike = {
+            "aws:PrincipalArn" = ["arn:aws:iam::111122223333:role/admin"]
+          }
+        }
+      },
+      {
+        Sid       = "DenyDeletes"
+        Effect    = "Deny"
+        Principal = "*"
+        Action = [
+          "s3:DeleteObject",
+          "s3:DeleteObjectVersion",
+          "s3:ReplicateDelete",
+          "s3:ReplicateObject",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          ArnNotLike = {
+            "aws:PrincipalArn" = ["arn:aws:iam::111122223333:role/admin"]
+          }
+        }
+      },
+      {
+        Sid       = "DenySettings"
+        Effect    = "Deny"
+        Principal = "*"
+        Action = [
+          "s3:DeleteBucket",
+          "s3:DeleteBucketPolicy",
+          "s3:PutBucketPolicy",
+          "s3:PutBucketVersioning",
+          "s3:PutEncryptionConfiguration",
+          "s3:PutLifecycleConfiguration",
+          "s3:PutReplicationConfiguration",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+        Condition = {
+          ArnNotLike = {
+            "aws:PrincipalArn" = ["arn:aws:iam::111122223333:role/admin"]
+          }
+        }
+      },
+      {
+        Sid       = "DenyProfile"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = ["s3:PutObject"]
+        Resource  = ["arn:aws:s3:::bucket/.s3fence/profile.json"]
+        Condition = {
+          ArnNotLike = {
+            "aws:PrincipalArn" = ["arn:aws:iam::111122223333:role/admin"]
+          }
+        }
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_writer" {
+  name = "s3fence-bucket-writer"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Read"
+        Effect = "Allow"
+        Action = [
+          "s3:GetObject",
+          "s3:GetObjectTagging",
+          "s3:GetObjectVersion",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+      },
+      {
+        Sid    = "Write"
+        Effect = "Allow"
+        Action = [
+          "s3:AbortMultipartUpload",
+          "s3:ListMultipartUploadParts",
+          "s3:PutObject",
+          "s3:PutObjectTagging",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/scopes/nightly.json",
+          "arn:aws:s3:::bucket/.s3fence/scopes/nightly/report.json",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/nightly.json",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/nightly/report.json",
+        ]
+      },
+      {
+        Sid    = "List"
+        Effect = "Allow"
+        Action = [
+          "s3:ListBucket",
+          "s3:ListBucketVersions",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+        Condition = {
+          StringLikeIfExists = {
+            "s3:prefix" = [
+              "reports/*",
+              ".s3fence/*",
+              "team/.s3fence/counters/*",
+            ]
+          }
+        }
+      },
+      {
+        Sid    = "Settings"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketLocation",
+          "s3:GetBucketVersioning",
+          "s3:GetEncryptionConfiguration",
+          "s3:ListBucketMultipartUploads",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "DenyUnconditionalWrites"
+        Effect = "Deny"
+        Action = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:if-match"      = "true"
+            "s3:if-none-match" = "true"
+          }
+          BoolIfExists = {
+            "s3:ObjectCreationOperation" = "true"
+          }
+        }
+      },
+      {
+        Sid    = "DenyIfMatchAny"
+        Effect = "Deny"
+        Action = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          StringEquals = {
+            "s3:if-match" = "*"
+          }
+        }
+      },
+      {
+        Sid    = "DenyIfNoneMatchOne"
+        Effect = "Deny"
+        Action = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:if-none-match" = "false"
+          }
+          StringNotEquals = {
+            "s3:if-none-match" = "*"
+          }
+        }
+      },
+      {
+        Sid    = "DenyCopies"
+        Effect = "Deny"
+        Action = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:x-amz-copy-source" = "false"
+          }
+          BoolIfExists = {
+            "s3:ObjectCreationOperation" = "true"
+          }
+        }
+      },
+      {
+        Sid    = "DenyDeletes"
+        Effect = "Deny"
+        Action = [
+          "s3:DeleteObject",
+          "s3:DeleteObjectVersion",
+          "s3:ReplicateDelete",
+          "s3:ReplicateObject",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+      },
+      {
+        Sid    = "DenySettings"
+        Effect = "Deny"
+        Action = [
+          "s3:DeleteBucket",
+          "s3:DeleteBucketPolicy",
+          "s3:PutBucketPolicy",
+          "s3:PutBucketVersioning",
+          "s3:PutEncryptionConfiguration",
+          "s3:PutLifecycleConfiguration",
+          "s3:PutReplicationConfiguration",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid      = "DenyProfile"
+        Effect   = "Deny"
+        Action   = ["s3:PutObject"]
+        Resource = ["arn:aws:s3:::bucket/.s3fence/profile.json"]
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_reader" {
+  name = "s3fence-bucket-reader"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Read"
+        Effect = "Allow"
+        Action = [
+          "s3:GetObject",
+          "s3:GetObjectTagging",
+          "s3:GetObjectVersion",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+      },
+      {
+        Sid    = "List"
+        Effect = "Allow"
+        Action = [
+          "s3:ListBucket",
+          "s3:ListBucketVersions",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+        Condition = {
+          StringLikeIfExists = {
+            "s3:prefix" = [
+              "reports/*",
+              ".s3fence/*",
+              "team/.s3fence/counters/*",
+            ]
+          }
+        }
+      },
+      {
+        Sid    = "Settings"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketLocation",
+          "s3:GetBucketVersioning",
+          "s3:GetEncryptionConfiguration",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "DenyWrites"
+        Effect = "Deny"
+        Action = [
+          "s3:DeleteObject",
+          "s3:DeleteObjectVersion",
+          "s3:ReplicateDelete",
+          "s3:ReplicateObject",
+          "s3:PutObject",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "s3fence_admin" {
+  name = "s3fence-bucket-admin"
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Read"
+        Effect = "Allow"
+        Action = [
+          "s3:GetObject",
+          "s3:GetObjectTagging",
+          "s3:GetObjectVersion",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+      },
+      {
+        Sid    = "List"
+        Effect = "Allow"
+        Action = [
+          "s3:ListBucket",
+          "s3:ListBucketVersions",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+        Condition = {
+          StringLikeIfExists = {
+            "s3:prefix" = [
+              "reports/*",
+              ".s3fence/*",
+              "team/.s3fence/counters/*",
+            ]
+          }
+        }
+      },
+      {
+        Sid    = "Settings"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketLocation",
+          "s3:GetBucketVersioning",
+          "s3:GetEncryptionConfiguration",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "AdminObjects"
+        Effect = "Allow"
+        Action = [
+          "s3:DeleteObject",
+          "s3:DeleteObjectVersion",
+          "s3:AbortMultipartUpload",
+          "s3:ListMultipartUploadParts",
+          "s3:PutObject",
+          "s3:PutObjectTagging",
+        ]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+      },
+      {
+        Sid    = "AdminBuckets"
+        Effect = "Allow"
+        Action = [
+          "s3:GetBucketObjectLockConfiguration",
+          "s3:GetLifecycleConfiguration",
+          "s3:GetReplicationConfiguration",
+          "s3:ListBucketMultipartUploads",
+        ]
+        Resource = ["arn:aws:s3:::bucket"]
+      },
+      {
+        Sid    = "DenyUnconditionalWrites"
+        Effect = "Deny"
+        Action = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:if-match"      = "true"
+            "s3:if-none-match" = "true"
+          }
+          BoolIfExists = {
+            "s3:ObjectCreationOperation" = "true"
+          }
+        }
+      },
+      {
+        Sid    = "DenyIfMatchAny"
+        Effect = "Deny"
+        Action = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          StringEquals = {
+            "s3:if-match" = "*"
+          }
+        }
+      },
+      {
+        Sid    = "DenyIfNoneMatchOne"
+        Effect = "Deny"
+        Action = ["s3:PutObject"]
+        Resource = [
+          "arn:aws:s3:::bucket/reports/*",
+          "arn:aws:s3:::bucket/.s3fence/*",
+          "arn:aws:s3:::bucket/team/.s3fence/counters/*",
+        ]
+        Condition = {
+          Null = {
+            "s3:if-none-match" = "false"
+          }
+          StringNotEquals = {
+            "s3:if-none-match" = "*"
+          }
+        }
+      },
+    ]
+  })
+}
