@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -56,7 +57,9 @@ type walk struct {
 	over  bool
 }
 
-const entriesAtOnce = 1024
+// entriesAtOnce bounds what is held of a folder, and so of how many entries the
+// order is that of names: --state reads its keys ahead in that order.
+const entriesAtOnce = 1 << 14
 
 // folder walks one folder; above are those that it is in.
 func (w *walk) folder(path, name string, above []fs.FileInfo) {
@@ -80,6 +83,7 @@ func (w *walk) folder(path, name string, above []fs.FileInfo) {
 	above = append(above[:len(above):len(above)], info)
 	for !w.stopped() {
 		entries, err := dir.ReadDir(entriesAtOnce)
+		slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 		for _, e := range entries {
 			if w.stopped() {
 				return
