@@ -17,6 +17,8 @@ const (
 	OpPut    Op = "put"
 	OpDelete Op = "delete"
 	OpAdopt  Op = "adopt"
+	// OpPublish writes a manifest. The files of its set are each an OpPut before it.
+	OpPublish Op = "publish"
 	// OpLeaseAcquire takes a lease, and the number that comes with it.
 	OpLeaseAcquire Op = "lease.acquire"
 	OpLeaseRenew   Op = "lease.renew"

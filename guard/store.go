@@ -98,6 +98,12 @@ type Store interface {
 	// Uploads yields the multipart uploads under way whose keys begin with prefix.
 	Uploads(ctx context.Context, prefix string) iter.Seq2[Upload, error]
 
+	// Delete removes an object, whoever wrote it and whatever it holds by now. Of
+	// one that is not there, that is no error. Where versions are kept, it lies
+	// under a delete marker then. It is for keys that nobody writes a second time
+	// ([Guard.Garbage]); from any other it would take the high-water mark away.
+	Delete(ctx context.Context, key string) error
+
 	// Settings reads what the bucket itself is set to, as far as the caller
 	// may see it. The guard asks at most once, and only when a decision hangs on it.
 	Settings(ctx context.Context) (Settings, error)

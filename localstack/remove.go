@@ -3,8 +3,19 @@ package localstack
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+
+	"github.com/s3fence/s3fence/guard"
 )
+
+// Delete implements [guard.Store].
+func (s *store) Delete(ctx context.Context, key string) error {
+	if err := s.remove(ctx, key); !errors.Is(err, guard.ErrNotFound) {
+		return s.failWrite(ctx, "delete", key, err)
+	}
+	return nil
+}
 
 // Remove deletes an object around the guard, and its high-water mark with it:
 // it is for what was never guarded, such as the probe's own objects. An object

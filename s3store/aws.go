@@ -34,6 +34,7 @@ type S3API interface {
 	CompleteMultipartUpload(context.Context, *s3.CompleteMultipartUploadInput, ...func(*s3.Options)) (*s3.CompleteMultipartUploadOutput, error)
 	AbortMultipartUpload(context.Context, *s3.AbortMultipartUploadInput, ...func(*s3.Options)) (*s3.AbortMultipartUploadOutput, error)
 	ListMultipartUploads(context.Context, *s3.ListMultipartUploadsInput, ...func(*s3.Options)) (*s3.ListMultipartUploadsOutput, error)
+	DeleteObject(context.Context, *s3.DeleteObjectInput, ...func(*s3.Options)) (*s3.DeleteObjectOutput, error)
 	GetBucketVersioning(context.Context, *s3.GetBucketVersioningInput, ...func(*s3.Options)) (*s3.GetBucketVersioningOutput, error)
 	GetBucketEncryption(context.Context, *s3.GetBucketEncryptionInput, ...func(*s3.Options)) (*s3.GetBucketEncryptionOutput, error)
 }
@@ -370,6 +371,19 @@ func (s *Store) Tags(ctx context.Context, key, versionID string) (map[string]str
 		tags[aws.ToString(t.Key)] = aws.ToString(t.Value)
 	}
 	return tags, nil
+}
+
+// Delete removes an object, as [guard.Store] says.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := s.checkKey(ctx, opDelete, key); err != nil {
+		return err
+	}
+	f := new(awsFlight)
+	_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.name, Key: &key, RequestPayer: s.payer()}, f.options)
+	if err != nil {
+		_, err = s.fail(opDelete, key, err, f, "")
+	}
+	return unlessGone(err)
 }
 
 // Settings asks for the bucket's versioning and, unless ETags are unique

@@ -395,6 +395,24 @@ func (s *MinIOStore) Put(ctx context.Context, key string, req guard.PutRequest) 
 	return guard.PutResult{ETag: quoted(info.ETag), VersionID: info.VersionID}, nil
 }
 
+// Delete removes an object, as [guard.Store] says.
+func (s *MinIOStore) Delete(ctx context.Context, key string) error {
+	if err := s.checkKey(ctx, opDelete, key); err != nil {
+		return err
+	}
+	if err := s.ready(ctx, opDelete, key); err != nil {
+		return err
+	}
+	f := new(flight)
+	err := s.once(ctx, f, func(ctx context.Context) error {
+		return s.client.RemoveObject(ctx, s.name, key, minio.RemoveObjectOptions{})
+	})
+	if err != nil {
+		err = s.failUnpaid(opDelete, key, err, f, "")
+	}
+	return unlessGone(err)
+}
+
 // Tags reads an object's tags, as [guard.Store] says. Tags with other characters
 // than MinIO takes, such as ones beyond ASCII, minio-go does not read.
 func (s *MinIOStore) Tags(ctx context.Context, key, versionID string) (map[string]string, error) {

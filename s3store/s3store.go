@@ -80,6 +80,7 @@ var (
 	opComplete   = op{"complete the multipart upload of", "s3:PutObject is not allowed, or s3:GetObject, which If-Match needs too"}
 	opAbort      = op{"abort the multipart upload of", "s3:AbortMultipartUpload is not allowed"}
 	opUploads    = op{"list the multipart uploads of", "s3:ListBucketMultipartUploads is not allowed"}
+	opDelete     = op{"delete", "s3:DeleteObject is not allowed"}
 	opVersioning = op{"read the versioning of", "s3:GetBucketVersioning is not allowed"}
 	opEncryption = op{"read the encryption of", "s3:GetEncryptionConfiguration is not allowed"}
 )
@@ -187,6 +188,15 @@ func (f *flight) notSent(err error) bool {
 		!f.got.Load() && errors.As(err, &dial) && dial.Op == "dial"
 }
 
+// unlessGone is the error of a delete. Most stores don't even say that there was
+// nothing to delete.
+func unlessGone(err error) error {
+	if errors.Is(err, guard.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // checkKey refuses what no request may be made of: a done context, with
 // ErrNotSent, and a key that S3 does not know, with ErrRejected.
 func (b bucket) checkKey(ctx context.Context, o op, key string) error {
@@ -204,8 +214,17 @@ func (b bucket) checkContext(ctx context.Context, o op, key string) error {
 }
 
 func (b bucket) reject(o op, key string, err error) error {
-	return fmt.Errorf("%s %q in s3://%s: %w: %w", o.verb, key, b.name, guard.ErrRejected, err)
+	return fmt.Errorf("%s %s: refused before it was sent: %w", o.verb, b.URL(key), unsendable{err})
 }
+
+// An unsendable request is as good as [guard.ErrRejected], but the store has not
+// seen it.
+type unsendable struct{ error }
+
+// Is says that it is ErrRejected.
+func (u unsendable) Is(target error) bool { return target == guard.ErrRejected }
+
+func (u unsendable) Unwrap() error { return u.error }
 
 // checkPut refuses a write that could not come back as it was given.
 func (b bucket) checkPut(ctx context.Context, key string, req guard.PutRequest) error {

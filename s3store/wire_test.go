@@ -392,6 +392,7 @@ func TestRefusedLocally(t *testing.T) {
 				change(&req)
 				_, err := sdk.open(client{url: r.URL}, t).Put(t.Context(), "k", req)
 				only(t, "put", err, guard.ErrRejected)
+				contains(t, err, "put s3://bucket/k: refused before it was sent: ")
 			})
 		}
 	}

@@ -159,7 +159,7 @@ objects the worst counts: 16, then 10, then the first.`,
 	fixed(root, "addressing", "auto", "path", "virtual")
 	fixed(root, "log-format", "text", "json")
 	fixed(root, "request-payer", "requester")
-	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.lsCommand(), a.rmCommand(), a.adoptCommand(), a.claimCommand(), a.leaseCommand(), a.runCommand(), a.auditCommand(), a.doctorCommand(), a.policyCommand(), a.demoCommand())
+	root.AddCommand(a.initCommand(), a.tokenCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.statCommand(), a.lsCommand(), a.rmCommand(), a.adoptCommand(), a.publishCommand(), a.claimCommand(), a.leaseCommand(), a.runCommand(), a.auditCommand(), a.doctorCommand(), a.policyCommand(), a.demoCommand())
 	completionExamples(root)
 	return root
 }

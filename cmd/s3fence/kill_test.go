@@ -26,8 +26,8 @@ import (
 )
 
 var (
-	killRounds = flag.Int("kill.rounds", 6, "how many uploads TestKill and TestKillMany kill each")
-	killSeed   = flag.Uint64("kill.seed", 1, "what TestKill chooses by where it kills them")
+	killRounds = flag.Int("kill.rounds", 6, "how many uploads or publishes TestKill, TestKillMany and TestKillPublish kill each")
+	killSeed   = flag.Uint64("kill.seed", 1, "what TestKill and TestKillPublish choose by where they kill them")
 )
 
 // program is s3fence against s, as a process of its own: the test binary is

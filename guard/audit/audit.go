@@ -47,7 +47,8 @@ const (
 	// could be held against it. A warning, told once for each scope.
 	NoCounter Kind = "no-counter"
 	// FenceLost: a delete marker over a fenced version. It is a warning where
-	// the key was written again since.
+	// the key was written again since, and info over a file of a published set,
+	// whose key is not written again ([guard.Guard.Discard]).
 	FenceLost Kind = "fence-lost"
 	// Unreadable: a version that the store lists and does not show, because it
 	// takes a key of the customer's for one. A warning.

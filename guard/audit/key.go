@@ -197,6 +197,13 @@ func (a *auditor) order(newer, older *fenced) error {
 	return a.found(t)
 }
 
+// isData reports whether r is of the only write that the key of a published
+// file ever gets. With it goes no number that anybody could need.
+func isData(key string, r *guard.Record) bool {
+	number, id, ok := guard.DataKey(key)
+	return ok && r != nil && r.Number == number && r.WriteID == id
+}
+
 // closeRuns ends what came by since the last version that had a record, at the
 // next one, or at the end of the key, when under is nil.
 func (a *auditor) closeRuns(under *fenced) error {
@@ -214,7 +221,10 @@ func (a *auditor) closeRuns(under *fenced) error {
 		if d.n > 1 {
 			t.Detail += fmt.Sprintf("; %d delete markers lie over it", d.n)
 		}
-		if !d.newest {
+		switch {
+		case isData(k.key, other):
+			t.Severity, t.Detail = Info, fmt.Sprintf("a file of a published set was removed, as publish gc does: %s", beneath)
+		case !d.newest:
 			t.Severity = Warning
 			t.Detail += "; it was written again since"
 		}

@@ -42,9 +42,9 @@ type Store struct {
 
 	// Before is called with each request ("head", "get", "put", "list", "tags",
 	// "create-upload", "upload-part", "copy-part", "complete", "abort",
-	// "uploads") before it is decided; an error is the answer. After is called
-	// once a put or a request of an upload was applied; an error replaces the
-	// answer. The key of a "list" or "uploads" is the prefix.
+	// "uploads", "delete") before it is decided; an error is the answer. After is
+	// called once a put, a delete or a request of an upload was applied; an error
+	// replaces the answer. The key of a "list" or "uploads" is the prefix.
 	Before, After func(op, key string) error
 
 	// Puts and Heads count the requests, those that failed included.
@@ -305,6 +305,18 @@ func (s *Store) Tags(ctx context.Context, key, versionID string) (map[string]str
 	defer s.mu.Unlock()
 	v, err := s.find(key, versionID)
 	return maps.Clone(v.Tags), err
+}
+
+// Delete implements [guard.Store].
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := check(ctx, key); err != nil {
+		return err
+	}
+	if err := s.before("delete", key); err != nil {
+		return err
+	}
+	s.Remove(key)
+	return s.after("delete", key)
 }
 
 // Remove deletes around the guard.
