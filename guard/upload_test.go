@@ -238,9 +238,14 @@ func TestUploadDoomed(t *testing.T) {
 	for _, f := range uploadForms(t) {
 		m := mems3.New()
 		s := &counting{Store: m}
+		newer := make(chan struct{})
 		s.each = func(n int) {
 			if n == 10 {
 				mustPut(t, newGuard(m), 9, "k", "nine", nil)
+				close(newer)
+			}
+			if n > 10 {
+				<-newer
 			}
 		}
 		o := &guard.PutOptions{PartSize: guard.MinPart, Concurrency: 2}
