@@ -39,14 +39,25 @@ func (c Checksum) NewHash() hash.Hash {
 // matches reports whether body has the checksum; known is false when the
 // checksum is absent or of an unknown algorithm.
 func (c Checksum) matches(ctx context.Context, body Body) (same, known bool, err error) {
-	h := c.NewHash()
-	if h == nil || c.Value == "" {
+	if c.NewHash() == nil || c.Value == "" {
 		return false, false, nil
 	}
-	if err := hashBody(ctx, h, body); err != nil {
+	got, err := c.of(ctx, body)
+	if err != nil {
 		return false, false, err
 	}
-	return base64.StdEncoding.EncodeToString(h.Sum(nil)) == c.Value, true, nil
+	return got == c, true, nil
+}
+
+// of returns the checksum of body, by the same algorithm, which must be a known
+// one.
+func (c Checksum) of(ctx context.Context, body Body) (Checksum, error) {
+	h := c.NewHash()
+	if err := hashBody(ctx, h, body); err != nil {
+		return Checksum{}, err
+	}
+	c.Value = base64.StdEncoding.EncodeToString(h.Sum(nil))
+	return c, nil
 }
 
 // hashBody writes the whole body to h, unless the context ends.

@@ -2,10 +2,8 @@ package guard
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"slices"
 	"strings"
@@ -124,7 +122,7 @@ func (p *publication) run(ctx context.Context) (Published, error) {
 	}
 	p.set = make([]SetFile, len(p.files))
 	for i, f := range p.files {
-		p.set[i] = SetFile{f.Name, setFolder(p.tok.number, p.o.WriteID), MaxObject, crc32c(0), f.ContentType}
+		p.set[i] = SetFile{f.Name, setFolder(p.tok.number, p.o.WriteID), MaxObject, noChecksum, f.ContentType}
 	}
 	if err := checkSet(p.dataset, p.set); err != nil {
 		return Published{}, err
@@ -161,10 +159,8 @@ func (p *publication) run(ctx context.Context) (Published, error) {
 	}
 }
 
-func crc32c(sum uint32) Checksum {
-	b := [crc32.Size]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
-	return Checksum{"CRC32C", base64.StdEncoding.EncodeToString(b[:])}
-}
+// noChecksum is that of no bytes, as long as any.
+var noChecksum = Checksum{"CRC32C", "AAAAAA=="}
 
 // commit writes the manifest, or finds out whether it would.
 func (p *publication) commit(ctx context.Context, dry bool) (Published, error) {
@@ -323,11 +319,11 @@ func (p *publication) open(ctx context.Context, i int) (body Body, done func() e
 	if err != nil {
 		return body, nil, fmt.Errorf("open %q: %w", f.Name, err)
 	}
-	h := crc32.New(castagnoli)
-	if err := hashBody(ctx, h, body); err != nil {
+	sum, err := f.Checksum.of(ctx, body)
+	if err != nil {
 		return body, nil, errors.Join(fmt.Errorf("read %q: %w", f.Name, err), done())
 	}
-	f.Size, f.Checksum = body.Size(), crc32c(h.Sum32())
+	f.Size, f.Checksum = body.Size(), sum
 	return body, done, nil
 }
 

@@ -11,8 +11,8 @@ import (
 func FuzzParseManifest(f *testing.F) {
 	r := Record{Issuer: IssuerID{1}, Scope: "s", Number: 48, Sequence: 2, WriteID: WriteID{7}, State: Live}
 	for _, files := range [][]SetFile{nil, {
-		{"a", setFolder(48, WriteID{7}), 0, crc32c(0), ""},
-		{"b/\u00fc <&>\u2028", setFolder(1, WriteID{8}), MaxObject, crc32c(1<<32 - 1), "text/plain"},
+		{"a", setFolder(48, WriteID{7}), 0, noChecksum, ""},
+		{"b/\u00fc <&>\u2028", setFolder(1, WriteID{8}), MaxObject, Checksum{"CRC32C", "/////w=="}, "text/plain"},
 	}} {
 		b, err := formatManifest(r, files)
 		if err != nil {
@@ -21,7 +21,7 @@ func FuzzParseManifest(f *testing.F) {
 		f.Add(b)
 	}
 	for _, name := range []string{"../a", "/a", "a/", "a//b", ".", "a/../../b", "\\u0000", "\\ud800"} {
-		b, err := formatManifest(r, []SetFile{{"NAME", setFolder(48, WriteID{7}), 1, crc32c(1), ""}})
+		b, err := formatManifest(r, []SetFile{{"NAME", setFolder(48, WriteID{7}), 1, Checksum{"CRC32C", "AAAAAQ=="}, ""}})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func FuzzParseManifest(f *testing.F) {
 func TestParseManifestRefuses(t *testing.T) {
 	r := Record{Issuer: IssuerID{1}, Scope: "s", Number: 48, Sequence: 2, WriteID: WriteID{7}, State: Live}
 	b, err := formatManifest(r, []SetFile{
-		{"a", setFolder(48, WriteID{7}), 1, crc32c(1), ""}, {"b", setFolder(48, WriteID{7}), 1, crc32c(1), ""},
+		{"a", setFolder(48, WriteID{7}), 1, Checksum{"CRC32C", "AAAAAQ=="}, ""}, {"b", setFolder(48, WriteID{7}), 1, Checksum{"CRC32C", "AAAAAQ=="}, ""},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -296,16 +296,8 @@ func TestGetReplacedMeanwhile(t *testing.T) {
 		t.Run(fmt.Sprint(many), func(t *testing.T) {
 			key := fmt.Sprintf("%t/k", many)
 			put := func(n int64, size int) []byte {
-				id, err := guard.ParseIssuerID("8c1d0f2ab64e97d3")
-				if err != nil {
-					t.Fatal(err)
-				}
-				tok, err := guard.NewToken(id, "nightly/report", n)
-				if err != nil {
-					t.Fatal(err)
-				}
 				b := bytes.Repeat([]byte{byte('0' + n)}, size)
-				if _, err := g.Put(t.Context(), tok, key, guard.Bytes(b), &guard.PutOptions{AcceptRepeatableETag: true}); err != nil {
+				if _, err := g.Put(t.Context(), nthToken(t, n), key, guard.Bytes(b), &guard.PutOptions{AcceptRepeatableETag: true}); err != nil {
 					t.Fatal(err)
 				}
 				return b

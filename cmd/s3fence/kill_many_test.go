@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -91,30 +90,7 @@ func TestKillMany(t *testing.T) {
 			Nth:   1 + rng.IntN(2*len(files)),
 			Fault: faultproxy.Fault{Kind: []faultproxy.Kind{faultproxy.Hold, faultproxy.HoldAnswer}[rng.IntN(2)]},
 		})
-		cmd := program(t, serverstest.At(m, p.URL()), args...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		select {
-		case <-held.Reached():
-		case err := <-ended:
-			t.Fatalf("round %d: it ended before: %v\n%s", round, err, &stderr)
-		}
-		time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond) // the others go on
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		<-ended
-		arrive := func() {
-			held.Release()
-			for onItsWay(p) {
-				time.Sleep(5 * time.Millisecond)
-			}
-		}
+		arrive := killAt(t, m, p, held, rng, args)
 		if rng.IntN(2) == 0 {
 			arrive()
 		}

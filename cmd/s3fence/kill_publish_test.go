@@ -241,31 +241,7 @@ func killOnMinIO(t *testing.T) publishKiller {
 			case 1:
 				at.Method, at.Query, at.Nth = "POST", "uploadId", 1
 			}
-			held := p.Hold(at)
-			cmd := program(t, serverstest.At(m, p.URL()), args...)
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
-			select {
-			case <-held.Reached():
-			case err := <-ended:
-				t.Fatalf("%q: it ended before: %v\n%s", at, err, &stderr)
-			}
-			time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond) // the others go on
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			<-ended
-			return func() {
-				held.Release()
-				for onItsWay(p) {
-					time.Sleep(5 * time.Millisecond)
-				}
-			}
+			return killAt(t, m, p, p.Hold(at), rng, args)
 		},
 	}
 }

@@ -54,6 +54,39 @@ func onItsWay(p *faultproxy.Proxy) bool {
 	})
 }
 
+// letArrive lets go of what is held, and waits for what the server makes of it.
+func letArrive(p *faultproxy.Proxy, held *faultproxy.Injection) {
+	held.Release()
+	for onItsWay(p) {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// killAt runs s3fence behind the proxy and kills it soon after held is reached,
+// which arrives when arrive is called.
+func killAt(t *testing.T, s *servers.Server, p *faultproxy.Proxy, held *faultproxy.Injection, rng *rand.Rand, args []string) (arrive func()) {
+	t.Helper()
+	cmd := program(t, serverstest.At(s, p.URL()), args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-held.Reached():
+	case err := <-ended:
+		t.Fatalf("%q: it ended before: %v\n%s", args, err, &stderr)
+	}
+	time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond) // the others go on
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	return func() { letArrive(p, held) }
+}
+
 // kill -9 in the middle of an upload in parts: while a request is on its way to
 // the server, or its answer on its way back, whichever of them it is, or at any
 // time. A request that was on its way arrives when the process is gone: soon, or
@@ -141,12 +174,7 @@ func TestKill(t *testing.T) {
 			anyTime = time.After(time.Duration(rng.IntN(700)) * time.Millisecond)
 		} else {
 			held := p.Hold(at)
-			reached, release = held.Reached(), func() {
-				held.Release()
-				for onItsWay(p) { // what the server makes of it is for it to say
-					time.Sleep(5 * time.Millisecond)
-				}
-			}
+			reached, release = held.Reached(), func() { letArrive(p, held) }
 		}
 		cmd := program(t, serverstest.At(m, p.URL()), args...)
 		var stderr bytes.Buffer

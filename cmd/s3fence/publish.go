@@ -174,12 +174,9 @@ func (a *app) published(t *tally, set guard.Published, err error, url string, p 
 		text = "already " + text
 	}
 	if set.Files != nil {
-		n, size := len(set.Files), int64(0)
-		for _, f := range set.Files {
-			size += f.Size
-		}
+		n := len(set.Files)
 		j.Files = &n
-		text += fmt.Sprintf(", %s, %s in the set", count(int64(n), "file"), humanize.IBytes(uint64(size)))
+		text += fmt.Sprintf(", %s, %s in the set", count(int64(n), "file"), humanize.IBytes(uint64(setSize(set.Files))))
 	}
 	if set.Previous != nil {
 		text += ", before it token " + set.Previous.Fence().String()

@@ -40,13 +40,13 @@ func newSetJSON(op, outcome string, m guard.Manifest, err error) setJSON {
 		j.failure = newFailure(err)
 		return j
 	}
-	n, size := len(m.Files), setSize(m)
+	n, size := len(m.Files), setSize(m.Files)
 	j.Outcome, j.Files, j.Bytes = outcome, &n, &size
 	return j
 }
 
-func setSize(m guard.Manifest) (size int64) {
-	for _, f := range m.Files {
+func setSize(files []guard.SetFile) (size int64) {
+	for _, f := range files {
 		size += f.Size
 	}
 	return size
@@ -162,7 +162,7 @@ func (a *app) publishGet(ctx context.Context, url, dir string, floor guard.Floor
 	if err != nil {
 		return err
 	}
-	bar := a.progress("fetching", setSize(m), byteCount)
+	bar := a.progress("fetching", setSize(m.Files), byteCount)
 	defer bar.end()
 	o.Progress = bar.add
 	err = g.DownloadSet(ctx, m, dir, &o)

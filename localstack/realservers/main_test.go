@@ -23,13 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(serverstest.Variable) == "" {
-		// The first line is what makes go test add "[no tests to run]".
-		fmt.Println("testing: warning: no tests to run")
-		fmt.Printf("left out: all that needs a real server (%s); ./test runs it\n", strings.Join(servers.Names(), ", "))
-		return
-	}
-	os.Exit(serverstest.Main(m))
+	os.Exit(serverstest.MainOnly(m, "all that needs a real server ("+strings.Join(servers.Names(), ", ")+")"))
 }
 
 var names atomic.Int64

@@ -39,6 +39,18 @@ type sharedServer struct {
 	err    error
 }
 
+// MainOnly is [Main] for a package that has tests of servers and no others. Where
+// no server is asked for it prints that tests, which are named, are left out.
+func MainOnly(m *testing.M, tests string) int {
+	if os.Getenv(Variable) == "" {
+		// The first line is what makes go test add "[no tests to run]".
+		fmt.Println("testing: warning: no tests to run")
+		fmt.Printf("left out: %s; ./test runs it\n", tests)
+		return 0
+	}
+	return Main(m)
+}
+
 // Main runs a package's tests, stops the shared servers and returns what to
 // exit with. It prints a line that names the servers whose tests were left
 // out; like all output of a package that passed, `go test` shows it with -v or
