@@ -180,7 +180,7 @@ func (r *runner) writeRaw(all []*results) {
 	if r.raw == nil {
 		return
 	}
-	fmt.Fprint(r.raw, "\nEvery measurement, in order:\n")
+	_, _ = fmt.Fprint(r.raw, "\nEvery measurement, in order:\n")
 	lines := json.NewEncoder(r.raw)
 	for _, res := range all {
 		for _, c := range res.workload.contestants {

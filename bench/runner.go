@@ -159,7 +159,7 @@ func (r *runner) profiles(ctx context.Context, res *results) error {
 		return err
 	}
 	for _, c := range w.contestants {
-		if !slices.Contains([]string{rawLoop, manager, ours, "raw, conditional"}, c.name) {
+		if !slices.Contains([]string{rawLoop, manager, ours, rawIf}, c.name) {
 			continue
 		}
 		name := filepath.Join(r.profile, w.name+"-"+strings.NewReplacer(" ", "-", ",", "").Replace(c.name))
@@ -189,7 +189,7 @@ func (r *runner) upload(w *workload, c contestant, place string) upload {
 		u.key += "-own"
 	case w.mode == "state":
 		u.key += "-state"
-		if c.name == command {
+		if c.name == command || c.name == rawIf {
 			u.state = filepath.Join(r.dir, strings.ReplaceAll(u.key, "/", "-")+".db")
 		}
 	case w.pipe:
@@ -207,7 +207,7 @@ func (r *runner) once(
 ) (*measurement, error) {
 	u := r.upload(w, c, place)
 	if w.mode == "existing" || w.mode == "state" {
-		if err := r.populate(ctx, c, u, endpoint); err != nil {
+		if err := r.populate(ctx, w, c, u, endpoint); err != nil {
 			return nil, err
 		}
 	}
@@ -236,12 +236,12 @@ func (r *runner) once(
 // populate makes the objects that are then replaced, where the workload of new
 // keys has not done so in this round. What is remembered of a key is remembered
 // of an endpoint, so it is the one that is used then.
-func (r *runner) populate(ctx context.Context, c contestant, u upload, endpoint string) error {
+func (r *runner) populate(ctx context.Context, w *workload, c contestant, u upload, endpoint string) error {
 	if r.populated[u.key] {
 		return nil
 	}
 	u.mode = "new"
-	if u.state == "" {
+	if w.mode != "state" {
 		u.sse = ""
 	}
 	if err := r.newToken(&u); err != nil {
@@ -250,7 +250,7 @@ func (r *runner) populate(ctx context.Context, c contestant, u upload, endpoint 
 	how := library("raw")
 	switch {
 	case u.state != "":
-		how = commandLine
+		how = c.argv
 	case c.name == ours || c.name == command:
 		how = library("s3fence")
 	}

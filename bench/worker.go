@@ -40,11 +40,12 @@ const (
 // A worker uploads with one library, in a process of its own.
 type worker struct {
 	how         string // raw, conditional, transfermanager or s3fence
-	mode        string // new, existing or own
+	mode        string // new, existing, own or state
 	source      string // a folder, a file, or - for standard input
 	bucket, key string // key is a prefix where the source is a folder
 	sse         string
 	token       string
+	etagFile    string
 	concurrency int
 	cpuProfile  string
 	heapProfile string
@@ -53,18 +54,22 @@ type worker struct {
 	manager *transfermanager.Client
 	session *guard.Session
 	guard   *guard.Guard
+
+	mu    sync.Mutex
+	etags map[string]string // by key, of a conditional loop's own objects
 }
 
 func workerMain(args []string) error {
 	var w worker
 	f := flag.NewFlagSet("bench worker", flag.ContinueOnError)
 	f.StringVar(&w.how, "how", "raw", "raw, conditional, transfermanager or s3fence")
-	f.StringVar(&w.mode, "mode", "new", "new, existing or own")
+	f.StringVar(&w.mode, "mode", "new", "new, existing, own or state")
 	f.StringVar(&w.source, "source", "", "a folder, a file, or - for standard input")
 	f.StringVar(&w.bucket, "bucket", "", "the bucket")
 	f.StringVar(&w.key, "key", "", "the key, or the prefix of a folder's keys")
 	f.StringVar(&w.sse, "sse", "", "encryption to ask for")
 	f.StringVar(&w.token, "token", "", "the token's text")
+	f.StringVar(&w.etagFile, "etags", "", "where a conditional loop keeps the ETags of its objects from run to run")
 	f.IntVar(&w.concurrency, "concurrency", 32, "how many files at once")
 	f.StringVar(&w.cpuProfile, "cpuprofile", "", "where to write a CPU profile")
 	f.StringVar(&w.heapProfile, "memprofile", "", "where to write a profile of all allocations")
@@ -116,12 +121,18 @@ func (w *worker) run(ctx context.Context) error {
 	if w.source == "-" {
 		return w.stream(ctx)
 	}
+	if err := w.loadETags(); err != nil {
+		return err
+	}
 	files, err := list(w.source)
 	if err != nil {
 		return err
 	}
-	if err := w.all(ctx, files, w.mode); err != nil || w.mode != "own" {
+	if err := w.all(ctx, files, w.mode); err != nil {
 		return err
+	}
+	if w.mode != "own" {
+		return w.saveETags()
 	}
 	// Only the second time counts: the parent says when to begin, and is told
 	// what it took.
@@ -134,6 +145,29 @@ func (w *worker) run(ctx context.Context) error {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(measurement{Wall: time.Since(begun).Seconds(), CPU: cpu() - used})
+}
+
+func (w *worker) loadETags() error {
+	w.etags = make(map[string]string)
+	if w.etagFile == "" || w.mode != "state" {
+		return nil
+	}
+	b, err := os.ReadFile(w.etagFile)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, &w.etags)
+}
+
+func (w *worker) saveETags() error {
+	if w.etagFile == "" {
+		return nil
+	}
+	b, err := json.Marshal(w.etags)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(w.etagFile, b, 0o600)
 }
 
 // newClient is the one that every worker has. The SDK's own keeps 10 idle
@@ -237,9 +271,21 @@ func (w *worker) put(ctx context.Context, f file, mode string) error {
 			in.IfMatch = seen.ETag
 		}
 	case w.how == "conditional":
-		in.IfNoneMatch = aws.String("*")
+		w.mu.Lock()
+		etag := w.etags[key]
+		w.mu.Unlock()
+		if etag != "" {
+			in.IfMatch = &etag
+		} else {
+			in.IfNoneMatch = aws.String("*")
+		}
 	}
-	_, err = w.client.PutObject(ctx, in)
+	out, err := w.client.PutObject(ctx, in)
+	if err == nil && w.how == "conditional" {
+		w.mu.Lock()
+		w.etags[key] = aws.ToString(out.ETag)
+		w.mu.Unlock()
+	}
 	return err
 }
 
