@@ -98,6 +98,8 @@ func inParallel(ctx context.Context, atOnce int, next func(context.Context) (fun
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	room := make(chan struct{}, atOnce)
+	jobs := make(chan func(context.Context) error, atOnce)
+	workers := 0 // no more than there is to do; each keeps the stack that the first needed
 	var wg sync.WaitGroup
 	for ctx.Err() == nil {
 		select {
@@ -113,13 +115,20 @@ func inParallel(ctx context.Context, atOnce int, next func(context.Context) (fun
 			cancel(err)
 			break
 		}
-		wg.Go(func() {
-			defer func() { <-room }()
-			if err := do(ctx); err != nil {
-				cancel(err)
-			}
-		})
+		if workers < atOnce {
+			workers++
+			wg.Go(func() {
+				for do := range jobs {
+					if err := do(ctx); err != nil {
+						cancel(err)
+					}
+					<-room
+				}
+			})
+		}
+		jobs <- do
 	}
+	close(jobs)
 	wg.Wait()
 	return context.Cause(ctx)
 }

@@ -31,6 +31,14 @@ func overMany[T any](ctx context.Context, t *tally, m manyFlags, items iter.Seq2
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, m.concurrency)
+	type job struct {
+		nth  int
+		item T
+	}
+	// Workers, since a goroutine for each item would grow its stack for each, to tens
+	// of KiB in the SDK: an eighth of the CPU time that a small object takes.
+	jobs := make(chan job, m.concurrency)
+	defer close(jobs)
 	nth := 0
 	for item, err := range items {
 		if err == nil {
@@ -47,12 +55,16 @@ func overMany[T any](ctx context.Context, t *tally, m manyFlags, items iter.Seq2
 		if t.stops(m.failFast) {
 			return
 		}
-		n := nth
+		if nth < m.concurrency {
+			wg.Go(func() {
+				for j := range jobs {
+					t.add(j.nth, do(ctx, j.item))
+					<-slots
+				}
+			})
+		}
+		jobs <- job{nth, item}
 		nth++
-		wg.Go(func() {
-			defer func() { <-slots }()
-			t.add(n, do(ctx, item))
-		})
 	}
 }
 
