@@ -62,6 +62,37 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
+// What another process wrote, and this one only found, is remembered like that.
+func TestRememberedApplied(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		sse    string
+		liar   bool // takes the encryption, and gives the MD5 of the bytes
+		relied bool
+	}{
+		{name: "unique ETag", sse: "aws:kms", relied: true},
+		{name: "repeatable ETag"},
+		{name: "liar", sse: "aws:kms", liar: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, m, log := mems3.New(), &mapMemory{m: map[string]guard.Remembered{}}, &bytes.Buffer{}
+			s.MD5UnderKMS = tt.liar
+			opts := &guard.PutOptions{SSE: tt.sse, WriteID: guard.WriteID{7}}
+			mustPut(t, newGuard(s), 5, "k", "x", opts)
+			res := mustPut(t, guardWith(s, m, log), 5, "k", "x", opts)
+			if got := m.m["k"]; res.Outcome != guard.AlreadyApplied || got.Record != res.Record || (got.ETag != "") != tt.relied {
+				t.Fatalf("remembered %+v of %+v", got, res)
+			}
+			if !tt.relied {
+				return
+			}
+			if res = mustPut(t, guardWith(s, m, log), 6, "k", "y", kms); res.Outcome != guard.Replaced || res.Requests != 1 {
+				t.Errorf("%+v, want one request", res)
+			}
+		})
+	}
+}
+
 // A Memory that fails is one that knows nothing, and the log says so.
 func TestMemoryFails(t *testing.T) {
 	full := errors.New("disk full")

@@ -126,10 +126,16 @@ func (p Profile) passed() error {
 
 func unproven(bucket, detail string) *Refusal {
 	url := "s3://" + bucket
-	return &Refusal{Reason: ErrStoreUnsafe, URL: url, Detail: detail, Cures: []string{
+	return &Refusal{Reason: ErrStoreUnsafe, URL: url, Detail: detail, Cures: proofs(url)}
+}
+
+// proofs are the ways to have the store of url proven, which is its bucket, with
+// --root before it where that is elsewhere.
+func proofs(url string) []string {
+	return []string{
 		"prove it, once: s3fence doctor --save " + url + " (init --scope SCOPE " + url + " does that too)",
 		"or vouch for it yourself: --no-profile, S3FENCE_NO_PROFILE=1; a bucket with a default retention takes that, when another bucket of the same store is proven",
-	}}
+	}
 }
 
 // ProfileScope is the scope of the tokens that profiles are saved with.
@@ -153,6 +159,10 @@ func StoredProfile(store Store, root, endpoint, bucket string) ProfileSource {
 		p, err := readProfile(ctx, store, root, bucket)
 		if err == nil {
 			err = p.Check(endpoint, bucket)
+		}
+		at, url := strings.TrimSuffix(store.URL(root), "/"), "s3://"+bucket
+		if r := new(Refusal); at != url && errors.As(err, &r) {
+			r.Cures = proofs("--root " + at + " " + url)
 		}
 		return p, err
 	}

@@ -111,11 +111,16 @@ func TestProfileGate(t *testing.T) {
 			if !strings.Contains(r.Error(), tt.says) || r.URL != "s3://mem/k" || r.Offered.Number != 5 {
 				t.Errorf("%v", r)
 			}
-			if cures := strings.Join(r.Cures, "\n"); !strings.Contains(cures, "doctor --save s3://mem") || !strings.Contains(cures, "--no-profile") || !strings.Contains(cures, "default retention") {
+			if cures := strings.Join(r.Cures, "\n"); !strings.Contains(cures, "doctor --save --root s3://mem/root s3://mem ") || !strings.Contains(cures, "--no-profile") || !strings.Contains(cures, "default retention") {
 				t.Errorf("cures: %s", cures)
 			}
 			if got := s.Body("k"); got != "(absent)" {
 				t.Errorf("the object holds %q", got)
+			}
+			_, err = g.Claim(t.Context(), token(t, 5), nil)
+			r = wantRefusal(t, err, guard.ErrStoreUnsafe)
+			if fence := guard.ScopeFenceKey("", r.Offered.Scope); r.Key != fence || s.Body(fence) != "(absent)" {
+				t.Errorf("claim: %+v; the scope fence holds %q", r, s.Body(fence))
 			}
 		})
 	}
@@ -126,7 +131,9 @@ func TestProfileComesLater(t *testing.T) {
 	s := mems3.New()
 	g := guard.New(s, &guard.Options{Profile: guard.StoredProfile(s, "", "127.0.0.1:9000", "mem")})
 	_, err := g.Put(t.Context(), token(t, 1), "k", guard.Bytes(nil), nil)
-	wantRefusal(t, err, guard.ErrStoreUnsafe)
+	if r := wantRefusal(t, err, guard.ErrStoreUnsafe); !strings.Contains(r.Cures[0], "doctor --save s3://mem ") {
+		t.Errorf("cures: %q", r.Cures)
+	}
 	if _, err := g.SaveProfile(t.Context(), profileToken(t, 1), "", testProfile()); err != nil {
 		t.Fatal(err)
 	}
@@ -202,5 +209,12 @@ func TestProfileRepeatableKMS(t *testing.T) {
 	g := guard.New(mems3.New(), &guard.Options{Profile: func(context.Context) (guard.Profile, error) { return p, nil }})
 	mustPut(t, g, 1, "k", "a", kms)
 	_, err := g.Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("b")), kms)
-	wantRefusal(t, err, guard.ErrRepeatableETag)
+	if r := wantRefusal(t, err, guard.ErrRepeatableETag); !strings.Contains(r.Detail, "by its profile") || strings.Contains(strings.Join(r.Cures, "\n"), "--sse") {
+		t.Errorf("%+v", r)
+	}
+	delete(p.ETagKinds, "aws:kms") // no KMS
+	_, err = g.Put(t.Context(), token(t, 2), "k", guard.Bytes([]byte("b")), nil)
+	if r := wantRefusal(t, err, guard.ErrRepeatableETag); !strings.Contains(r.Cures[0], "give the store a KMS") {
+		t.Errorf("%+v", r)
+	}
 }

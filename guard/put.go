@@ -214,9 +214,10 @@ type write struct {
 	compareBytes bool
 	// own: the bytes carry the write id, so no other write has their ETag.
 	own bool
-	// internal: one of the guard's own objects, which needs no profile of the
-	// store and is under no scope fence.
+	// internal: one of the guard's own objects, which is under no scope fence, and
+	// needs no profile of the store but for that of claimant.
 	internal bool
+	claimant *Guard
 	// lost is the error of a request whose outcome is unknown. It stays set:
 	// such a request may still land later.
 	lost error
@@ -298,6 +299,8 @@ func (w *write) run(ctx context.Context) error {
 			w.res.Outcome, w.res.ETag = AlreadyApplied, strings.Trim(seen.etag, `"`)
 			if v.action == fenced {
 				w.res.Outcome, w.res.Previous = AlreadyFenced, v.held
+			} else {
+				w.rememberApplied(ctx, seen)
 			}
 			return nil
 		}
@@ -350,10 +353,14 @@ func (w *write) glance(ctx context.Context) error {
 
 // proven refuses to write to a store that the profile source does not vouch for.
 func (w *write) proven(ctx context.Context) error {
+	g := w.g
 	if w.internal {
+		g = w.claimant
+	}
+	if g == nil {
 		return nil
 	}
-	err := w.g.proven(ctx, &w.call)
+	err := g.proven(ctx, &w.call)
 	var r *Refusal
 	if errors.As(err, &r) {
 		about := *r
@@ -507,6 +514,9 @@ func (w *write) refusal(reason Reason, held *Record, err error) *Refusal {
 	switch reason {
 	case ErrStale:
 		r.Cures = []string{"a newer owner has written: stop, or start over with a fresh token"}
+		if held != nil && held.Number == r.Offered.Number && held.Scope == r.Offered.Scope && held.Issuer == r.Offered.Issuer {
+			r.Cures = []string{"a later write under this token is there already; what it writes at the same time to one key has no order"}
+		}
 	case ErrReplayed:
 		r.Cures = []string{
 			"to write again under one token, number the writes with the sequence",
@@ -538,8 +548,17 @@ func (w *write) refusal(reason Reason, held *Record, err error) *Refusal {
 		r.Cures = []string{"bring it back under a fresh token: s3fence adopt --recover " + w.res.URL}
 	case ErrRepeatableETag:
 		r.Detail = "the same bytes would get the same ETag again, and a paused older writer could pass its If-Match"
+		kms := "encrypt with SSE-KMS (--sse aws:kms), or make that the bucket's default"
+		switch p := w.g.profile.known.Load(); {
+		case p == nil, p.ETagKinds["aws:kms"] == ETagUnique:
+		case p.ETagKinds["aws:kms"] == ETagRepeatable:
+			r.Detail = "by its profile the store does so under SSE-KMS, too; " + r.Detail
+			kms = "use a store, or a version of it, whose ETags are unique, and prove it: s3fence doctor --save"
+		default:
+			kms = "give the store a KMS, which it did not have when it was proven, and encrypt with SSE-KMS (--sse aws:kms)"
+		}
 		r.Cures = []string{
-			"encrypt with SSE-KMS (--sse aws:kms), or make that the bucket's default",
+			kms,
 			"write to a key that is not there yet",
 			"accept it for this write (--accept-repeatable-etag)",
 		}
@@ -606,6 +625,20 @@ func (w *write) done(ctx context.Context, v verdict, seen sighting, answer PutRe
 	if believed && res.ETagKind == ETagUnique || salted {
 		// One that can come back may be another write's by the time it is used.
 		now.ETag = answer.ETag
+	}
+	w.remember(ctx, now)
+}
+
+// rememberApplied remembers of a write that was found to be there what [write.done]
+// would have.
+func (w *write) rememberApplied(ctx context.Context, seen sighting) {
+	if w.own || w.opts.DryRun {
+		return
+	}
+	now := Remembered{Record: w.res.Record}
+	read := w.body.Size() == seen.object.Size // a stream that was not has no bytes to compare
+	if read && (w.g.knownUnique() || w.g.provenUnique(seen.object.SSE)) && !isMD5(ctx, strings.Trim(seen.etag, `"`), w.body) {
+		now.ETag = seen.etag
 	}
 	w.remember(ctx, now)
 }

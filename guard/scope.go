@@ -48,7 +48,8 @@ type ClaimOptions struct {
 // Claim raises the scope fence to tok's number: from then on a guarded write
 // with a lower number of the scope is refused as [ErrStale], also at keys that
 // the new owner never touched. A claim that is not higher than the last one is
-// refused, with the errors of [Guard.Put].
+// refused, with the errors of [Guard.Put]; so is one at a store whose profile
+// does not pass, where the writes under it would be refused as well.
 //
 // Its limit: a write reads the scope fence and then makes its request, and S3
 // has nothing that makes the two one. A reading may be as old as
@@ -68,7 +69,7 @@ func (g *Guard) Claim(ctx context.Context, tok Token, opts *ClaimOptions) (Resul
 	res, err := f.guard.write(ctx, tok, ScopeFenceKey(f.root, tok.scope), "claim scope "+tok.scope+" at", &write{
 		opts:  PutOptions{Headers: Headers{ContentType: "application/json"}, WriteID: o.WriteID, DryRun: o.DryRun},
 		bytes: func(r Record) []byte { return ownBytes("s3fence_scope", r) },
-		own:   true, internal: true, op: OpClaim,
+		own:   true, internal: true, claimant: g, op: OpClaim,
 	})
 	if err != nil {
 		return res, err

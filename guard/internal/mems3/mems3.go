@@ -37,6 +37,8 @@ type Store struct {
 	// ForgetRefused throws away an upload whose completion was refused by its
 	// condition, as AWS does after some conflicts. Otherwise it stays.
 	ForgetRefused bool
+	// MD5UnderKMS makes the ETag the MD5 of the bytes under SSE-KMS, too.
+	MD5UnderKMS bool
 	// ListsMetadata has List give the metadata that it is asked for.
 	ListsMetadata bool
 
@@ -257,7 +259,7 @@ func (s *Store) sum(sse string, b []byte) (string, [md5.Size]byte) {
 		sse = s.Bucket.DefaultSSE
 	}
 	sum := md5.Sum(b)
-	if s.Bucket.UniqueETags || sse == "aws:kms" || sse == "aws:kms:dsse" {
+	if s.Bucket.UniqueETags || !s.MD5UnderKMS && (sse == "aws:kms" || sse == "aws:kms:dsse") {
 		rand.Read(sum[:]) // never fails
 	}
 	return sse, sum
