@@ -174,8 +174,11 @@ type LeaseOptions struct {
 	// MaxLeaseTTL; a fraction of a millisecond is dropped. A heartbeat is made
 	// every third of it. Default: DefaultLeaseTTL.
 	TTL time.Duration
-	// Wait is how long to wait for a lease that another holds. Default: 0, not
-	// at all.
+	// Wait is how long to wait for a lease that another holds. An owner of whom
+	// no heartbeat has been seen may be gone, and is waited out beyond it: until
+	// its lease moves, which refuses us, or has stood still for its TTL, which
+	// lets us take it over. A live owner shows within a third of its TTL. A
+	// negative Wait looks once. Default: 0.
 	Wait time.Duration
 	// Claimed returns the record of the scope's fence, nil where it was never
 	// claimed, as [guard.Guard.Claimed] does. It is asked right before each try to
@@ -207,8 +210,6 @@ func (o *LeaseOptions) check() error {
 		return fmt.Errorf("%w: a lease's owner is 1 to %d bytes long, this one %d", guard.ErrInvalid, MaxLeaseOwner, len(o.Owner))
 	case o.TTL < MinLeaseTTL, o.TTL > MaxLeaseTTL:
 		return fmt.Errorf("%w: a lease's TTL is from %v to %v, not %v", guard.ErrInvalid, MinLeaseTTL, MaxLeaseTTL, o.TTL)
-	case o.Wait < 0:
-		return fmt.Errorf("%w: nobody can wait for %v", guard.ErrInvalid, o.Wait)
 	}
 	return nil
 }
@@ -244,8 +245,9 @@ type Lease struct {
 // heartbeats go on after it is cancelled, since what winds down still owns the
 // scope: every lease must be released.
 //
-// A lease that is still held by another when Wait is over is [ErrLeaseHeld], in
-// a [*LeaseError]. An option that can't be used is [guard.ErrInvalid], a counter
+// A lease that another holds is [ErrLeaseHeld], in a [*LeaseError], once
+// [LeaseOptions].Wait is over and the lease has moved since we first looked: its
+// owner lives. An option that can't be used is [guard.ErrInvalid], a counter
 // that can't be counted on [guard.ErrIssuerRefuses], and a scope's fence that
 // can't be a [*guard.Refusal]. Other errors are those of the store and of
 // opts.Claimed, which are borne while there is time to wait, and ctx's. After an
@@ -281,6 +283,7 @@ type acquisition struct {
 	seen     LeaseRecord // as last read
 	still    time.Time   // since when it has this version, as far as we saw
 	looked   bool
+	moved    bool // it had another version before: somebody lives
 	failures int
 }
 
@@ -304,7 +307,8 @@ func (o *LeaseOptions) observe(ctx context.Context, op guard.Op, scope string, t
 }
 
 // maxLeaseFailures bounds the errors in a row that are borne where there is no
-// time to wait: enough to find out what became of a lost request.
+// time to wait: enough to find out what became of a lost request. Where there was
+// none the first error ends it: what gave it has tried often enough.
 const maxLeaseFailures = 3
 
 // acquire returns the lease, and since when it is valid.
@@ -325,10 +329,14 @@ func (a *acquisition) acquire(ctx context.Context) (LeaseRecord, time.Time, erro
 			a.opts.Logger.WarnContext(ctx, "lease not acquired yet", "scope", a.scope, "error", err)
 		}
 		wait := a.opts.Wait - time.Since(a.begun)
-		if wait <= 0 && a.failures == 0 {
+		perhapsGone := a.opts.Wait >= 0 && !a.moved && !a.seen.Free()
+		if perhapsGone {
+			wait = max(wait, time.Until(a.still.Add(a.seen.TTL)))
+		}
+		if wait <= 0 && a.failures == 0 && !perhapsGone {
 			return rec, since, a.held()
 		}
-		if wait <= 0 && a.failures >= maxLeaseFailures {
+		if wait <= 0 && (a.failures >= maxLeaseFailures || a.failures > 0 && len(a.tried) == 0) {
 			return rec, since, err
 		}
 		if err := a.pause(ctx, wait); err != nil {
@@ -395,6 +403,7 @@ func (a *acquisition) claim(ctx context.Context) (guard.Record, error) {
 func (a *acquisition) note(standing LeaseRecord) {
 	if !a.looked || standing.Version != a.seen.Version {
 		a.still = time.Now()
+		a.moved = a.looked
 	}
 	a.looked, a.seen = true, standing
 }
@@ -451,12 +460,13 @@ func (a *acquisition) interrupted(err error) error {
 
 // held is who held the lease when we last looked.
 func (a *acquisition) held() error {
+	cure := fmt.Sprintf("its owner lives: the lease moved while we looked on; that of an owner who is gone is taken over once it has stood still for %v", a.seen.TTL)
+	if !a.moved {
+		cure = fmt.Sprintf("an owner who is gone is waited out, for at most %v, unless --wait is negative; does it live? s3fence lease show --scope %s --watch", a.seen.TTL, a.scope)
+	}
 	return &LeaseError{
 		Reason: ErrLeaseHeld, Scope: a.scope, Holder: a.seen, Detail: "by " + a.seen.String(),
-		Cures: []string{
-			"wait for it: --wait DURATION",
-			fmt.Sprintf("an owner that is gone loses it %v after its last heartbeat: s3fence lease show --scope %s --watch", a.seen.TTL, a.scope),
-		},
+		Cures: []string{"wait for it: --wait DURATION", cure},
 	}
 }
 

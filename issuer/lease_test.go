@@ -198,6 +198,89 @@ func TestLeaseTakeOver(t *testing.T) {
 	}
 }
 
+// An owner who is gone is waited out however short Wait is, and with a negative
+// one not at all. Who took its lease meanwhile lives.
+func TestLeaseWaitsOutWhoIsGone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wait, moves time.Duration // moves: when another takes it
+		want        time.Duration
+		taken       bool
+	}{
+		"not waiting":              {wait: 0, want: ttl, taken: true},
+		"waiting less":             {wait: ttl / 2, want: ttl, taken: true},
+		"waiting as long":          {wait: ttl, want: ttl, taken: true},
+		"looking once":             {wait: -1, want: 0},
+		"taken by another":         {wait: 0, moves: ttl / 2, want: ttl / 2},
+		"taken within the waiting": {wait: ttl / 2, moves: ttl / 3, want: ttl / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &memLeases{}
+				swap := func(owner string, version byte) LeaseRecord {
+					r, err := m.SwapLease(t.Context(), "s", m.record().Version, LeaseRecord{Owner: owner, Version: guard.WriteID{version}, TTL: ttl}, guard.Record{})
+					if err != nil {
+						t.Error(err)
+					}
+					return r
+				}
+				swap("gone", 1)
+				if tt.moves > 0 {
+					time.AfterFunc(tt.moves, func() { swap("other", 2) })
+				}
+				begun := time.Now()
+				l, err := Acquire(t.Context(), m, "s", LeaseOptions{Owner: "one", Wait: tt.wait})
+				if got := time.Since(begun); got < tt.want || got > tt.want+2*time.Second || tt.taken && got != tt.want {
+					t.Errorf("after %v, want %v", got, tt.want)
+				}
+				if tt.taken {
+					if err != nil {
+						t.Fatal(err)
+					}
+					mustRelease(t, l)
+					return
+				}
+				var e *LeaseError
+				if !errors.As(err, &e) || !errors.Is(err, ErrLeaseHeld) || e.Holder != m.record() {
+					t.Errorf("got %v, want it to be held by %+v", err, m.record())
+				}
+				if cures := strings.Join(e.Cures, "\n"); strings.Contains(cures, "its owner lives") != (tt.moves > 0) {
+					t.Errorf("cures:\n%s", cures)
+				}
+			})
+		})
+	}
+	t.Run("while the store fails", func(t *testing.T) {
+		for heals, want := range map[int]error{2 * maxLeaseFailures: nil, 1 << 30: errLost} {
+			synctest.Test(t, func(t *testing.T) {
+				m := &memLeases{rec: LeaseRecord{Owner: "gone", Version: guard.WriteID{1}, TTL: ttl}, readErr: func(n int) error {
+					if n == 0 || n >= heals {
+						return nil
+					}
+					return errLost
+				}}
+				l, err := Acquire(t.Context(), m, "s", LeaseOptions{Owner: "one"})
+				if !errors.Is(err, want) || (err == nil) != (want == nil) {
+					t.Fatalf("got %v, want %v", err, want)
+				}
+				if err == nil {
+					mustRelease(t, l)
+				}
+			})
+		}
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := &memLeases{rec: LeaseRecord{Owner: "gone", Version: guard.WriteID{1}, TTL: ttl}}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second/3)
+			defer cancel()
+			begun := time.Now()
+			if _, err := Acquire(ctx, m, "s", LeaseOptions{Owner: "one"}); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second/3 {
+				t.Errorf("%v, after %v", err, time.Since(begun))
+			}
+		})
+	})
+}
+
 // A holder that is stopped wakes up after another took over (case 19): it finds
 // that out by its own clock at once. Nobody holds the lease at the same time as
 // anybody else, by the word of their contexts.
@@ -234,7 +317,13 @@ func TestLeaseWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memLeases{}
 		one := mustAcquire(t, m, LeaseOptions{Owner: "web1:812"})
-		for _, wait := range []time.Duration{0, time.Minute} {
+		for wait, after := range map[time.Duration]time.Duration{
+			-1: 0, time.Minute: time.Minute, ttl / 2: ttl / 2,
+			0: ttl / 3, ttl / 10: ttl / 3, // until the owner shows that it lives
+		} {
+			for v := m.record().Version; m.record().Version == v; { // right after a heartbeat
+				time.Sleep(time.Millisecond)
+			}
 			begun := time.Now()
 			_, err := Acquire(t.Context(), m, "s", LeaseOptions{Owner: "two", Wait: wait})
 			var e *LeaseError
@@ -242,8 +331,8 @@ func TestLeaseWait(t *testing.T) {
 				!strings.Contains(err.Error(), "scope s: by web1:812 with token 1 since 2000-01-01T00:00:00Z") {
 				t.Errorf("wait %v: %v", wait, err)
 			}
-			if got := time.Since(begun); got != wait {
-				t.Errorf("waited %v, not %v", got, wait)
+			if got := time.Since(begun); got < after-time.Millisecond || got > after+2*time.Second || wait > ttl/3 && got != wait {
+				t.Errorf("wait %v: refused after %v, want %v", wait, got, after)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -496,6 +585,18 @@ func TestLeaseClaimed(t *testing.T) {
 	}
 }
 
+// Without time to wait, a fence that can't be read is asked for once.
+func TestLeaseClaimedFails(t *testing.T) {
+	asked := 0
+	_, err := Acquire(t.Context(), &memLeases{}, "s", LeaseOptions{Owner: "one", Claimed: func(context.Context, string) (*guard.Record, error) {
+		asked++
+		return nil, errLost
+	}})
+	if !errors.Is(err, errLost) || asked != 1 {
+		t.Errorf("%v, asked %d times", err, asked)
+	}
+}
+
 // The counter's item is made anew under the holder (case 21).
 func TestLeaseRecordGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -543,7 +644,6 @@ func TestLeaseOptions(t *testing.T) {
 		"long owner":     {Owner: strings.Repeat("x", MaxLeaseOwner+1)},
 		"short TTL":      {Owner: "x", TTL: MinLeaseTTL - 1},
 		"long TTL":       {Owner: "x", TTL: MaxLeaseTTL + time.Second},
-		"negative wait":  {Owner: "x", Wait: -1},
 		"nothing random": {Owner: "x", Rand: strings.NewReader("")},
 	} {
 		m := &memLeases{}

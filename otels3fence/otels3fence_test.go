@@ -250,6 +250,7 @@ func TestLeases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	opts.Wait = -1
 	if _, err := issuer.Acquire(t.Context(), l, scope, opts); !errors.Is(err, issuer.ErrLeaseHeld) {
 		t.Fatal(err)
 	}

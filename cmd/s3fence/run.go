@@ -51,6 +51,10 @@ write under the token, each with the run's next sequence (S3FENCE_SEQUENCE): a k
 may be written many times. What is written at the same time to one key has no
 order: the one that counted first may be refused as stale.
 
+Where another holds the lease, run exits with 17 when --wait is over and a heartbeat
+has shown that the owner lives, which takes a third of the owner's --ttl. An owner
+who shows none for all of it is gone, and run takes over, however short --wait is.
+
 When the lease is lost, since it could not be renewed in time, CMD and all that it
 started get TERM, and KILL after --grace; then run exits with 17. Without
 --root there is nothing to claim: then an older owner is refused only at keys that
@@ -79,7 +83,7 @@ run. As the first process of a container, run also reaps what others leave behin
 	f := c.Flags()
 	f.SetInterspersed(false) // what follows CMD is CMD's
 	f.DurationVar(&r.ttl, "ttl", issuer.DefaultLeaseTTL, "how long the lease outlives its last heartbeat")
-	f.DurationVar(&r.wait, "wait", 0, "how long to wait for a lease that another holds")
+	f.DurationVar(&r.wait, "wait", 0, "how long to wait for a lease that another holds; a negative one looks once, and does not wait for an owner who is gone either")
 	f.DurationVar(&r.grace, "grace", 10*time.Second, "time between TERM and KILL when the lease is lost")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if os.Getpid() == 1 {
@@ -98,20 +102,31 @@ func (a *app) run(ctx context.Context, args []string, f runFlags) error {
 	if _, given := a.setting("token"); given {
 		return usagef("run takes a token of its own: --token is not for it")
 	}
-	if f.grace < 0 {
+	switch {
+	case f.grace < 0:
 		return usagef("--grace %v is negative", f.grace)
+	case f.ttl == 0: // to the library, its default
+		return usagef("--ttl 0 is not from %v to %v", issuer.MinLeaseTTL, issuer.MaxLeaseTTL)
 	}
 	// Before the lease: a wrong name costs no number.
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return notRun(err)
 	}
+	sequence, remove, err := newSequence()
+	if err != nil {
+		return err
+	}
+	defer remove()
 	lease, err := a.lease(ctx, scope, f)
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("interrupted, %s was not begun: %w", args[0], err)
+	}
 	if err != nil {
 		return err
 	}
 	j := runJSON{Op: "run", Scope: scope, Token: lease.Token().Number()}
-	code, err := a.runHolding(ctx, lease, path, args, f)
+	code, err := a.runHolding(ctx, lease, sequence, path, args, f)
 	// Ctrl-C has ended ctx by now.
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
@@ -212,16 +227,7 @@ func owner() string {
 
 // runHolding runs the command while the lease is held. It returns the command's
 // exit code, or the loss.
-func (a *app) runHolding(ctx context.Context, lease *issuer.Lease, path string, args []string, f runFlags) (int, error) {
-	dir, err := os.MkdirTemp("", "s3fence-run-") // 0700
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	sequence := filepath.Join(dir, "sequence")
-	if err := os.WriteFile(sequence, sequenceText(0), 0o600); err != nil {
-		return 0, err
-	}
+func (a *app) runHolding(ctx context.Context, lease *issuer.Lease, sequence, path string, args []string, f runFlags) (int, error) {
 	env, err := a.childEnv(lease.Token(), sequence)
 	if err != nil {
 		return 0, err
@@ -285,6 +291,9 @@ func (a *app) childEnv(tok guard.Token, sequence string) ([]string, error) {
 			set[env] = v
 		}
 	}
+	if a.skipProfile {
+		set["S3FENCE_NO_PROFILE"] = "1"
+	}
 	// Empty where a flag of ours beats the one in our own environment; whole,
 	// since the command may change its folder.
 	dir, err := a.localDir()
@@ -326,10 +335,35 @@ func (a *app) sequence(ctx context.Context) (int64, error) {
 		return 0, nil
 	}
 	n, err := nextSequence(ctx, name)
-	if err != nil {
+	switch {
+	case err == nil:
+		return n, nil
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("interrupted, nothing was written: %w", ctx.Err())
+	case errors.Is(err, guard.ErrInvalid):
 		return 0, fmt.Errorf("take the run's next sequence: %w", err)
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w: its run has ended, or the file was removed", err)
 	}
-	return n, nil
+	return 0, fmt.Errorf("take the run's next sequence from %s: %w: begin a new run, or give --sequence", name, err)
+}
+
+// newSequence makes a sequence's file, in a private folder that remove removes.
+func newSequence() (name string, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "s3fence-run-") // 0700
+	if err != nil {
+		return "", nil, fmt.Errorf("make the run's private folder, see TMPDIR: %w", err)
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	// Whole, since the command may change its folder.
+	if dir, err = filepath.Abs(dir); err == nil {
+		name = filepath.Join(dir, "sequence")
+		err = os.WriteFile(name, sequenceText(0), 0o600)
+	}
+	if err != nil {
+		remove()
+	}
+	return name, remove, err
 }
 
 func nextSequence(ctx context.Context, name string) (n int64, err error) {
@@ -350,7 +384,7 @@ func nextSequence(ctx context.Context, name string) (n int64, err error) {
 	n, err = strconv.ParseInt(strings.TrimSuffix(string(b), "\n"), 10, 64)
 	switch {
 	case err != nil || n < 0 || string(sequenceText(n)) != string(b):
-		return 0, fmt.Errorf("%s is damaged", name)
+		return 0, errors.New("the file is damaged")
 	case n >= guard.MaxSequence:
 		return 0, fmt.Errorf("%w: the token's last sequence is used up: begin a new run", guard.ErrInvalid)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,22 +22,21 @@ var forwarded = []os.Signal{
 // A process is a command that leads a process group of its own.
 type process struct {
 	pid      int
-	ended    <-chan int // its exit code, once
-	terminal bool       // the group has the terminal that was ours
+	ended    <-chan int  // its exit code, once
+	terminal atomic.Bool // the group has the terminal that was ours
 }
 
 // start starts the command. Where standard input is our terminal the command's
 // group gets it: then Ctrl-C reaches the command by itself, and only once.
 func start(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p := &process{terminal: hasTerminal()}
+	ours := hasTerminal(syscall.Getpgrp())
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p.pid = cmd.Process.Pid
-	if p.terminal {
-		p.giveTerminal()
-		signal.Ignore(syscall.SIGTTOU) // or taking it back would stop us
+	p := &process{pid: cmd.Process.Pid}
+	if ours {
+		p.giveTerminal() // one that was stopped before, as it read, wait goes on with
 	}
 	ended := make(chan int, 1)
 	p.ended = ended
@@ -44,7 +44,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// wait returns the command's exit code. Ctrl-Z stops us together with it.
+// wait returns the command's exit code.
 func (p *process) wait() int {
 	for {
 		var status syscall.WaitStatus
@@ -55,11 +55,27 @@ func (p *process) wait() int {
 			return 1
 		case !status.Stopped():
 			return exitStatus(status)
-		case p.terminal && status.StopSignal() == syscall.SIGTSTP:
-			p.takeTerminal()
-			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // until SIGCONT
+		default:
+			p.stopped(status.StopSignal())
 		}
 	}
+}
+
+// stopped lets our group stop together with the command's, where that stopped
+// for the terminal: by Ctrl-Z, or in the background, where it can't have it. The
+// shell sees it then. Where there is no shell to go on with it, the system does
+// not stop us.
+func (p *process) stopped(by syscall.Signal) {
+	switch {
+	case by == syscall.SIGTSTP && p.terminal.Load():
+		p.takeTerminal()
+	case by != syscall.SIGTTIN && by != syscall.SIGTTOU:
+		return
+	case hasTerminal(p.pid), hasTerminal(syscall.Getpgrp()):
+		p.resume() // it is in the foreground meanwhile
+		return
+	}
+	_ = syscall.Kill(0, syscall.SIGTSTP) // until SIGCONT
 }
 
 func exitStatus(s syscall.WaitStatus) int {
@@ -71,16 +87,25 @@ func exitStatus(s syscall.WaitStatus) int {
 
 // signal passes a signal on to the group.
 func (p *process) signal(s os.Signal) {
-	if s == syscall.SIGCONT && p.terminal && hasTerminal() {
-		p.giveTerminal() // the shell has put us into the foreground
+	switch s {
+	case syscall.SIGCONT:
+		if hasTerminal(syscall.Getpgrp()) {
+			p.resume() // the shell has put us into the foreground
+			return
+		}
+		p.terminal.Store(hasTerminal(p.pid))
+	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+		p.end(s.(syscall.Signal))
 		return
 	}
 	_ = syscall.Kill(-p.pid, s.(syscall.Signal))
 }
 
-// terminate asks all of the group to end, also those that are stopped.
-func (p *process) terminate() {
-	_ = syscall.Kill(-p.pid, syscall.SIGTERM)
+func (p *process) terminate() { p.end(syscall.SIGTERM) }
+
+// end asks all of the group to end, also those that are stopped.
+func (p *process) end(s syscall.Signal) {
+	_ = syscall.Kill(-p.pid, s)
 	_ = syscall.Kill(-p.pid, syscall.SIGCONT)
 }
 
@@ -90,25 +115,33 @@ func (p *process) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
 func (p *process) alive() bool { return !errors.Is(syscall.Kill(-p.pid, 0), syscall.ESRCH) }
 
 func (p *process) close() {
-	if p.terminal {
+	if p.terminal.Load() {
 		p.takeTerminal()
-		signal.Reset(syscall.SIGTTOU)
 	}
+	signal.Reset(syscall.SIGTTOU)
 }
 
-// hasTerminal reports whether standard input is a terminal that is ours.
-func hasTerminal() bool {
-	group, err := unix.IoctlGetInt(unix.Stdin, unix.TIOCGPGRP)
-	return err == nil && group == syscall.Getpgrp()
+// hasTerminal reports whether standard input is a terminal that a process group
+// has.
+func hasTerminal(group int) bool {
+	g, err := unix.IoctlGetInt(unix.Stdin, unix.TIOCGPGRP)
+	return err == nil && g == group
 }
 
 func (p *process) giveTerminal() {
+	signal.Ignore(syscall.SIGTTOU) // or taking it back would stop us
+	p.terminal.Store(true)
 	_ = unix.IoctlSetPointerInt(unix.Stdin, unix.TIOCSPGRP, p.pid)
-	// It may have been stopped when it read before.
+}
+
+// resume gives the terminal to the group, which stopped, and goes on with it.
+func (p *process) resume() {
+	p.giveTerminal()
 	_ = syscall.Kill(-p.pid, syscall.SIGCONT)
 }
 
 func (p *process) takeTerminal() {
+	p.terminal.Store(false)
 	_ = unix.IoctlSetPointerInt(unix.Stdin, unix.TIOCSPGRP, syscall.Getpgrp())
 }
 

@@ -35,8 +35,8 @@ type running struct {
 	log string // the file with its standard error
 }
 
-// begin starts s3fence. The commands that it runs find s3fence on their PATH.
-func begin(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *running {
+// environment is one with s3fence on its PATH.
+func environment(t *testing.T, env ...string) []string {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -46,14 +46,24 @@ func begin(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string
 	if err := os.Symlink(exe, filepath.Join(bin, "s3fence")); err != nil {
 		t.Fatal(err)
 	}
-	r := &running{t: t, Cmd: exec.CommandContext(t.Context(), exe, args...)}
-	r.Args[0] = "s3fence"
-	r.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+	all := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "S3FENCE_") || strings.HasPrefix(kv, "AWS_")
 	})
-	r.Env = append(r.Env, "S3FENCE_TEST_MAIN=1", "PATH="+bin+":"+os.Getenv("PATH"), "TMPDIR="+t.TempDir())
-	r.Env = append(r.Env, env...)
-	r.log = filepath.Join(bin, "log")
+	all = append(all, "S3FENCE_TEST_MAIN=1", "PATH="+bin+":"+os.Getenv("PATH"), "TMPDIR="+t.TempDir())
+	return append(all, env...)
+}
+
+// begin starts s3fence.
+func begin(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *running {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{t: t, Cmd: exec.CommandContext(t.Context(), exe, args...)}
+	r.Args[0] = "s3fence"
+	r.Env = environment(t, env...)
+	r.log = filepath.Join(t.TempDir(), "log")
 	log, err := os.Create(r.log)
 	if err != nil {
 		t.Fatal(err)
@@ -135,6 +145,22 @@ func kill(t *testing.T, pid int, s syscall.Signal) {
 	if err := syscall.Kill(pid, s); err != nil {
 		t.Fatalf("kill %d %v: %v", pid, s, err)
 	}
+}
+
+// wantStopped waits until the process is stopped.
+func wantStopped(t *testing.T, pid int) {
+	t.Helper()
+	for range 1000 {
+		b, err := exec.CommandContext(t.Context(), "ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+		if err != nil {
+			t.Fatalf("ps: %v", err)
+		}
+		if strings.HasPrefix(string(b), "T") {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("process %d is not stopped", pid)
 }
 
 func leaseOf(t *testing.T, dir, scope string) issuer.LeaseRecord {
@@ -292,6 +318,15 @@ func TestRunSignals(t *testing.T) {
 			wantReleased(t, dir)
 		})
 	}
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		t.Run(s.String()+" to one that is stopped", func(t *testing.T) {
+			r := begin(t, nil, env, "run", "--scope", "s", "--", "sh", "-c", "ulimit -c 0; echo ready $$; kill -STOP $$; exit 5")
+			wantStopped(t, number(t, r.line("ready")))
+			r.send(s)
+			r.end(128 + int(s))
+			wantReleased(t, dir)
+		})
+	}
 	t.Run("in vain", func(t *testing.T) { // while it waits for the lease
 		one := begin(t, nil, env, "run", "--scope", "s", "--", "sh", "-c", "echo ready; read go")
 		one.line("ready")
@@ -301,6 +336,9 @@ func TestRunSignals(t *testing.T) {
 		two.send(syscall.SIGTERM)
 		if out := two.end(130); out != "" {
 			t.Errorf("it said %q", out)
+		}
+		if s := two.stderr(); !strings.Contains(s, "s3fence: interrupted, echo was not begun: ") {
+			t.Errorf("it said:\n%s", s)
 		}
 		if err := one.in.Close(); err != nil {
 			t.Error(err)
@@ -316,7 +354,7 @@ func TestRunKilled(t *testing.T) {
 	one := begin(t, nil, env, "run", "--scope", "s", "--ttl", "2s", "--", "sh", "-c", "echo ready; read go")
 	one.line("ready")
 	one.send(syscall.SIGKILL)
-	two := begin(t, nil, env, "run", "--scope", "s", "--", "true")
+	two := begin(t, nil, env, "run", "--scope", "s", "--wait", "-1s", "--", "true")
 	two.end(17)
 	if s := two.stderr(); !strings.Contains(s, leaseOf(t, dir, "s").Owner) || !strings.Contains(s, "with token 1 since ") {
 		t.Errorf("it does not say who holds it:\n%s", s)
@@ -325,7 +363,7 @@ func TestRunKilled(t *testing.T) {
 		t.Error(err)
 	}
 	one.end(-1)
-	three := begin(t, nil, env, "run", "--scope", "s", "--wait", "10m", "--", "sh", "-c", "echo $S3FENCE_TOKEN")
+	three := begin(t, nil, env, "run", "--scope", "s", "--", "sh", "-c", "echo $S3FENCE_TOKEN")
 	if got := three.line("f1:"); !strings.Contains(got, ":s:00000000000000000002:") {
 		t.Errorf("token f1:%s", got)
 	}

@@ -317,7 +317,7 @@ func (h Harness) leaseAcquire(t *testing.T) {
 	a, b := h.leases(t), h.leases(t)
 	scope := h.scope(t, a)
 	one := acquire(t, a, scope, "one", 0)
-	_, err := issuer.Acquire(t.Context(), b, scope, issuer.LeaseOptions{Owner: "two"})
+	_, err := issuer.Acquire(t.Context(), b, scope, issuer.LeaseOptions{Owner: "two", Wait: -1})
 	var e *issuer.LeaseError
 	if !errors.As(err, &e) || !errors.Is(err, issuer.ErrLeaseHeld) || e.Holder.Owner != "one" || e.Holder.Token != one.Token() {
 		t.Errorf("while it is held: %v", err)
@@ -374,13 +374,17 @@ func (h Harness) leaseWait(t *testing.T) {
 	release(t, last)
 }
 
-// leaseTakeOver: an owner that is gone is found out.
+// leaseTakeOver: an owner that is gone is found out, also by who would not wait.
 func (h Harness) leaseTakeOver(t *testing.T) {
-	l := h.leases(t)
-	scope := h.scope(t, l)
-	gone := swap(t, l, scope, 0, lease(1, guard.Token{}))
-	if two := acquire(t, h.leases(t), scope, "two", time.Minute); two.Token().Number() != gone.Token.Number()+1 {
-		t.Errorf("%s after %s", two.Token(), gone.Token)
+	for _, wait := range []time.Duration{0, time.Minute} {
+		t.Run(wait.String(), func(t *testing.T) {
+			l := h.leases(t)
+			scope := h.scope(t, l)
+			gone := swap(t, l, scope, 0, lease(1, guard.Token{}))
+			if two := acquire(t, h.leases(t), scope, "two", wait); two.Token().Number() != gone.Token.Number()+1 {
+				t.Errorf("%s after %s", two.Token(), gone.Token)
+			}
+		})
 	}
 }
 
