@@ -133,7 +133,7 @@ func (g *Guard) issue(ctx context.Context, iss Issuer, scope string) (Token, err
 	case tok.number <= claim.Number:
 		r.Reason = ErrIssuerRefuses
 		r.Detail = fmt.Sprintf("it gave %d, and %s was given and claimed before: its counter has gone back", tok.number, claim.Fence())
-		r.Cures = []string{"raise the counter above every number that it gave: s3fence token reconcile --scope " + scope}
+		r.Cures = []string{"raise the counter above every number that it gave" + reconcile(scope)}
 	default:
 		return tok, nil
 	}
@@ -145,8 +145,14 @@ func (g *Guard) issue(ctx context.Context, iss Issuer, scope string) (Token, err
 func otherCounter(claim Record) []string {
 	return []string{
 		"the scope's counter is another one: point --issuer at the one that gave " + claim.Fence().String(),
-		"or it was made anew: give it back its id, above every number that it gave: s3fence token reconcile --scope " + claim.Scope,
+		"or it was made anew, and the counter before it is gone for good: give it back its id, above every number that it gave" + reconcile(claim.Scope),
 	}
+}
+
+// reconcile is the command that mends a scope's counter. It finds the highest
+// number only where it looks.
+func reconcile(scope string) string {
+	return ", with a --scan for each place that the scope writes to: s3fence token reconcile --scope " + scope + " --scan s3://BUCKET/PREFIX"
 }
 
 // Token returns the session's token.

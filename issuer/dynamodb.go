@@ -248,7 +248,7 @@ func (d *DynamoDB) CreateScope(ctx context.Context, scope string) (id guard.Issu
 	}
 	have, err := guard.ParseIssuerID(text(old[attrIssuer]))
 	if err != nil {
-		return id, false, d.refuse(scope, err, "the counter's issuer id is damaged")
+		return id, false, d.refuse(scope, err, "the counter's issuer id is damaged", mend(scope))
 	}
 	// The same id is ours: the answer to our own write was lost and the client
 	// sent it again.
@@ -296,7 +296,7 @@ func (d *DynamoDB) issue(ctx context.Context, scope string, claim guard.Record) 
 	}
 	id, err := guard.ParseIssuerID(text(out.Attributes[attrIssuer]))
 	if err != nil {
-		return guard.Token{}, d.refuse(scope, err, "the counter's issuer id is damaged")
+		return guard.Token{}, d.refuse(scope, err, "the counter's issuer id is damaged", mend(scope))
 	}
 	n, err := strconv.ParseInt(text(out.Attributes[attrNumber]), 10, 64)
 	if err != nil {
@@ -415,9 +415,18 @@ func (d *DynamoDB) plan(scope string, item map[string]types.AttributeValue, o Re
 	moved := before != nil && (text(item[attrTableID]) != d.id || text(item[attrTableCreated]) != d.created)
 	r, err := o.plan(before, moved, d.knows(scope))
 	if err != nil {
-		return r, d.refuse(scope, nil, err.Error(), freshCounter(scope))
+		return r, d.refuse(scope, nil, err.Error(), unknownCounter(scope, d.away(scope, before))...)
 	}
 	return r, nil
+}
+
+// away says how to take a counter item away.
+func (d *DynamoDB) away(scope string, before *Counter) string {
+	if before == nil {
+		return ""
+	}
+	return fmt.Sprintf(`take away its item: aws dynamodb delete-item --table-name %s --key '{"%s":{"S":"%s"},"%s":{"S":"%s"}}'`,
+		d.table, attrScope, scope, attrItem, itemCounter)
 }
 
 // raise makes the counter what r says, if it is still r.Before, or has gone on
@@ -472,7 +481,7 @@ func (d *DynamoDB) Peek(ctx context.Context, scope string) (guard.IssuerID, int6
 	}
 	id, err := guard.ParseIssuerID(text(item[attrIssuer]))
 	if err != nil {
-		return guard.IssuerID{}, 0, d.refuse(scope, err, "the counter's issuer id is damaged")
+		return guard.IssuerID{}, 0, d.refuse(scope, err, "the counter's issuer id is damaged", mend(scope))
 	}
 	n, err := strconv.ParseInt(text(item[attrNumber]), 10, 64)
 	if err != nil || n < 0 {
@@ -488,7 +497,7 @@ func (d *DynamoDB) explain(ctx context.Context, scope string, before counter, cl
 	switch {
 	case errors.As(err, &missing):
 		return d.refuse(scope, err, "the table is gone",
-			"make it: s3fence init; then make the counter again above its numbers: s3fence token reconcile --scope "+scope)
+			"make it: s3fence init", makeAgain(scope))
 	case !errors.As(err, &failed):
 		return fmt.Errorf("take a number of scope %s from table %s: %w", scope, d.table, err)
 	}
@@ -541,7 +550,7 @@ func (d *DynamoDB) judge(scope string, item map[string]types.AttributeValue, bef
 		return d.refuse(scope, nil, fmt.Sprintf("the counter was made anew: its issuer id was %s and is %s", before.issuer, orNone(is)),
 			giveBack(scope))
 	case is == "":
-		return d.refuse(scope, nil, "the counter has no issuer id", giveBack(scope))
+		return d.refuse(scope, nil, "the counter has no issuer id", mend(scope))
 	}
 	return nil
 }

@@ -48,9 +48,12 @@ func NewPosition(cluster, topic, creation string) Position {
 //
 // The token of a write that is made of several records is that of the last one.
 //
-// An offset that is not from 0 to 2^63-2, and a scope that can't be one, are
-// [guard.ErrInvalid].
+// An offset that is not from 0 to 2^63-2, a scope that can't be one, and a
+// Position that names no log are [guard.ErrInvalid].
 func (p Position) Token(scope string, offset int64) (guard.Token, error) {
+	if p.Issuer == (guard.IssuerID{}) {
+		return guard.Token{}, fmt.Errorf("%w: the Position names no log: make it with issuer.NewPosition", guard.ErrInvalid)
+	}
 	if offset < 0 || offset == math.MaxInt64 {
 		return guard.Token{}, fmt.Errorf("%w: offset %d of scope %q is not from 0 to %d", guard.ErrInvalid, offset, scope, int64(math.MaxInt64-1))
 	}

@@ -40,6 +40,14 @@ func TestPositionToken(t *testing.T) {
 	}
 }
 
+// A Position that names no log makes no tokens: all of them would share an id.
+func TestPositionZero(t *testing.T) {
+	tok, err := issuer.Position{}.Token("orders/0", 0)
+	if !errors.Is(err, guard.ErrInvalid) || !tok.IsZero() || !strings.Contains(err.Error(), "NewPosition") {
+		t.Errorf("got %s, %v", tok, err)
+	}
+}
+
 // The id is stored in objects, so it never changes; and no two logs share one.
 func TestPositionIssuer(t *testing.T) {
 	const want = "1f69964bb69de1f4"

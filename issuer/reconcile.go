@@ -101,9 +101,22 @@ func (o ReconcileOptions) plan(before *Counter, moved bool, known counter) (Reco
 	return r, err
 }
 
-// freshCounter says how to begin anew where nothing is left of a counter.
-func freshCounter(scope string) string {
-	return "make a fresh one, for a scope that never wrote anything: s3fence init --scope " + scope
+// unknownCounter is what can be done where nothing tells which issuer id a
+// counter had; away says how to take away what is left of it, "" for nothing.
+func unknownCounter(scope, away string) []string {
+	fresh := "for a scope that never wrote anything, "
+	if away != "" {
+		fresh += away + ", then "
+	}
+	return []string{
+		"if the scope wrote anything, take the id from its objects" + byReconcile(scope),
+		fresh + "make a fresh one: s3fence init --scope " + scope,
+	}
+}
+
+// byReconcile ends a cure: the command that puts the counter of scope right.
+func byReconcile(scope string) string {
+	return ", with a --scan for each place that the scope writes to: s3fence token reconcile --scope " + scope + " --scan s3://BUCKET/PREFIX"
 }
 
 func wentBack(n, last int64) string {
@@ -120,15 +133,20 @@ func Behind(source string, number int64, claim guard.Record) *Error {
 
 // raise is the cure of a counter that may have gone back.
 func raise(scope string) string {
-	return "raise the counter above every number that it gave: s3fence token reconcile --scope " + scope
+	return "raise the counter above every number that it gave" + byReconcile(scope)
 }
 
 // giveBack is the cure of a counter whose issuer id is not what it was.
 func giveBack(scope string) string {
-	return "if it was made anew, give it back its id, above every number that it gave: s3fence token reconcile --scope " + scope
+	return "if it was made anew, and the counter before it is gone for good, " + mend(scope)
+}
+
+// mend is the cure of a counter whose issuer id is damaged.
+func mend(scope string) string {
+	return "give it back its issuer id, above every number that it gave" + byReconcile(scope)
 }
 
 // makeAgain is the cure of a counter that is gone.
 func makeAgain(scope string) string {
-	return "if the scope was in use, make its counter again above its numbers: s3fence token reconcile --scope " + scope
+	return "if the scope was in use, and its counter is nowhere else, make it again above its numbers" + byReconcile(scope)
 }

@@ -346,7 +346,11 @@ func (s *S3) Reconcile(ctx context.Context, scope string, o ReconcileOptions) (R
 			before.Issuer, _ = guard.ParseIssuerID(st.Issuer) // whole has read it
 		}
 		if r, err = o.plan(before, moved, c.known); err != nil {
-			return st, s.refuse(scope, nil, err.Error(), freshCounter(scope))
+			away := ""
+			if at.marker {
+				away = "remove its delete marker and all versions of it"
+			}
+			return st, s.refuse(scope, nil, err.Error(), unknownCounter(scope, away)...)
 		}
 		if !r.Changed || o.DryRun {
 			return st, errUnchanged
@@ -550,7 +554,11 @@ func (s *S3) sleep(ctx context.Context, n int, cause error) error {
 // whole refuses what is no counter, or a damaged one.
 func (s *S3) whole(scope string, at glance) error {
 	st := at.state
-	bring := "bring back its newest version that is whole, then: s3fence token reconcile --scope " + scope
+	damaged := func(err error, detail string) error {
+		return s.refuse(scope, err, detail,
+			"bring back its newest version that is whole, then "+raise(scope),
+			"or delete it, and make it again above its numbers"+byReconcile(scope))
+	}
 	switch {
 	case at.marker:
 		return s.refuse(scope, nil, "its counter was deleted around the guard",
@@ -558,16 +566,16 @@ func (s *S3) whole(scope string, at glance) error {
 	case !at.exists:
 		return s.refuse(scope, nil, "it has no counter", "make it: s3fence init --scope "+scope, makeAgain(scope))
 	case at.err != nil:
-		return s.refuse(scope, at.err, "the counter is damaged", bring)
+		return damaged(at.err, "the counter is damaged")
 	case st.Format != counterFormat:
 		return s.refuse(scope, nil, fmt.Sprintf("the counter has format %d and this s3fence knows %d", st.Format, counterFormat), "use a newer s3fence")
 	case st.Scope != scope:
-		return s.refuse(scope, nil, "it is the counter of scope "+st.Scope, bring)
+		return damaged(nil, "it is the counter of scope "+st.Scope)
 	case st.Number < 0:
-		return s.refuse(scope, nil, fmt.Sprintf("the counter holds %d, which is no number from 0 to 2^63-1", st.Number), bring)
+		return damaged(nil, fmt.Sprintf("the counter holds %d, which is no number from 0 to 2^63-1", st.Number))
 	}
 	if _, err := guard.ParseIssuerID(st.Issuer); err != nil {
-		return s.refuse(scope, err, "the counter's issuer id is damaged", bring)
+		return damaged(err, "the counter's issuer id is damaged")
 	}
 	return nil
 }

@@ -243,6 +243,39 @@ func TestS3Refusals(t *testing.T) {
 	}
 }
 
+// A damaged counter that was deleted, as its refusal says, is made again. Where
+// nothing tells its id, a fresh one takes its place.
+func TestS3DamagedDeleted(t *testing.T) {
+	f := newFakeStore(t)
+	s := NewS3(f, "team")
+	mustIssue(t, s, 1)
+	id, _, err := s.Peek(t.Context(), "nightly")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.body, f.etag = f.body[:20], f.etag+1
+	s = NewS3(f, "team")
+	_, err = s.Reconcile(t.Context(), "nightly", ReconcileOptions{Issuer: id, AtLeast: 1})
+	if e := new(Error); !errors.As(err, &e) || !strings.Contains(strings.Join(e.Cures, "\n"), "or delete it, and make it again") {
+		t.Fatalf("damaged: %v", err)
+	}
+	f.body, f.marker = nil, true
+	_, err = s.Reconcile(t.Context(), "nightly", ReconcileOptions{})
+	if e := new(Error); !errors.As(err, &e) || !strings.Contains(strings.Join(e.Cures, "\n"), "remove its delete marker and all versions of it, then make a fresh one: s3fence init") {
+		t.Errorf("of an unknown id: %v", err)
+	}
+	if _, err := s.Reconcile(t.Context(), "nightly", ReconcileOptions{Issuer: id, AtLeast: 1}); err != nil {
+		t.Fatal(err)
+	}
+	mustIssue(t, s, 2)
+	f.body, f.marker = nil, false
+	s = NewS3(f, "team")
+	if _, created, err := s.CreateScope(t.Context(), "nightly"); err != nil || !created {
+		t.Fatalf("created %t, %v", created, err)
+	}
+	mustIssue(t, s, 1)
+}
+
 // What a claim tells of a counter stops it however often it is asked.
 func TestS3IssueAfter(t *testing.T) {
 	f := newFakeStore(t)

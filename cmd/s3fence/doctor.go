@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/spf13/cobra"
 
 	"github.com/s3fence/s3fence/guard"
@@ -60,8 +64,9 @@ It exits with 15 when a property fails that guarded PUTs need. What only
 multipart uploads or another capability need is a limit: the store passes, and
 the profile says so. An error of the network is no verdict.
 
-With --save the result is kept at ROOT/.s3fence/profile.json, a guarded object.
-Without one that passes, no command writes to a store that is not AWS.`,
+With --save the result is kept at ROOT/.s3fence/profile.json, a guarded object,
+written with a number of the issuer's (--issuer; s3fence init makes one). Without
+one that passes, no command writes to a store that is not AWS.`,
 		Example: `  # 1. what does this store do?
   s3fence doctor s3://bucket
 
@@ -79,25 +84,34 @@ Without one that passes, no command writes to a store that is not AWS.`,
 	return c
 }
 
-// errFailedProof is the end of a doctor who found that a store fails.
-func errFailedProof(url string, failed []string) error {
-	return &guard.Refusal{Reason: guard.ErrStoreUnsafe, URL: url, Detail: "it fails " + strings.Join(failed, ", "),
+// errFailedProof is the end of a doctor who found that a store fails. More is
+// said after that.
+func errFailedProof(url string, failed []string, more string) error {
+	return &guard.Refusal{Reason: guard.ErrStoreUnsafe, URL: url, Detail: "it fails " + strings.Join(failed, ", ") + more,
 		Cures: []string{"write elsewhere, or upgrade the store: no guard can make this one safe"}}
 }
 
 func (a *app) doctor(ctx context.Context, target string, quick, save bool) error {
-	j, err := a.prove(ctx, target, quick, save, func(r probe.Report) error { return a.showChecks(r) })
-	if err != nil {
+	var checks []probe.Check
+	j, err := a.prove(ctx, target, quick, save, func(c probe.Check) error {
+		if checks = append(checks, c); a.json {
+			return a.answer(checkJSON{
+				"doctor-check", c.Property, c.Why, c.Wanted, c.Got, string(c.Verdict), c.Limit, c.Duration.Milliseconds(),
+			}, "")
+		}
+		return nil
+	})
+	if err = errors.Join(a.showTable(checks), err); err != nil {
 		j.failure = newFailure(err)
 		return a.sayEnd(j, "", err)
 	}
 	return a.say(j, j.text())
 }
 
-// prove proves the bucket of target and, with save, keeps the profile. show
-// gets the report first, also an unfinished one. That the store fails is an
-// error, after it was saved.
-func (a *app) prove(ctx context.Context, target string, quick, save bool, show func(probe.Report) error) (doctorJSON, error) {
+// prove proves the bucket of target and, with save, keeps the profile. checked
+// gets each check when it is done. That the store fails is an error, after it
+// was saved.
+func (a *app) prove(ctx context.Context, target string, quick, save bool, checked func(probe.Check) error) (doctorJSON, error) {
 	j := doctorJSON{Op: "doctor", URL: target, Quick: quick, Probe: probe.Version}
 	bucket, prefix, err := parseURL(target)
 	if err != nil {
@@ -112,6 +126,16 @@ func (a *app) prove(ctx context.Context, target string, quick, save bool, show f
 	if err != nil {
 		return j, err
 	}
+	counter, _, err := a.issuerBucket()
+	if err != nil {
+		return j, err
+	}
+	if save && counter != bucket { // which must be proven first, to be counted in
+		if _, err := a.openIssuer(ctx); err != nil {
+			return j, fmt.Errorf("--save takes a number from the issuer (s3fence init makes it, --issuer names another): %w", err)
+		}
+	}
+	var shown error
 	var bar *progress
 	defer func() { bar.end() }()
 	opts := &probe.Options{Quick: quick, Progress: func(done, total int, property string) {
@@ -120,13 +144,21 @@ func (a *app) prove(ctx context.Context, target string, quick, save bool, show f
 		}
 		bar.describe("proving " + property)
 		bar.at(int64(done))
+	}, Checked: func(c probe.Check) {
+		shown = errors.Join(shown, checked(c))
+	}, Interrupted: func(where string) {
+		bar.end()
+		if !a.quiet {
+			fmt.Fprintf(a.stderr, "s3fence: interrupted: removing what was written under %s; a second interrupt leaves it there\n", where)
+		}
 	}}
 	if rootBucket == bucket {
 		opts.Prefix = root
 	}
 	t := probe.Target{Store: s.store, Bucket: bucket, Guarded: prefix}
 	if s.client != nil {
-		t.S3 = s.client
+		client := s3.New(s.client.Options(), s3.WithAPIOptions(a.logRequests))
+		t.S3, t.Store = client, s3store.New(client, bucket, &s3store.Options{RequestPayer: a.payer()})
 	} else {
 		t.Remove = func(ctx context.Context, key string) error { return s.local.Remove(ctx, bucket, key) }
 	}
@@ -139,22 +171,41 @@ func (a *app) prove(ctx context.Context, target string, quick, save bool, show f
 			j.Failed = append(j.Failed, c.Property)
 		}
 	}
-	if err = errors.Join(show(r), err); err != nil {
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("interrupted, nothing was proven: %w", err)
+	}
+	if err = errors.Join(shown, err); err != nil {
 		return j, err
 	}
-	var failed error
 	j.Outcome = "proven"
+	var failed error
 	if r.Verdict != probe.Pass {
-		failed = errFailedProof(target, j.Failed)
+		failed = errFailedProof(target, j.Failed, "")
 	}
 	if save {
 		saved, err := a.saveProfile(ctx, s.endpoint, bucket, j)
-		if err != nil {
+		switch {
+		case failed != nil && counter == bucket && errors.Is(err, guard.ErrStoreUnsafe):
+			return j, errFailedProof(target, j.Failed, "; that is not saved, since the issuer counts in this very bucket, and no counter in it can be relied on")
+		case err != nil:
 			return j, errors.Join(failed, fmt.Errorf("save the profile: %w", err))
 		}
 		j.Saved = saved
 	}
 	return j, failed
+}
+
+// logRequests logs each request, as a guard logs its own.
+func (a *app) logRequests(stack *middleware.Stack) error {
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("s3fence:log", func(
+		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
+	) (middleware.DeserializeOutput, middleware.Metadata, error) {
+		out, md, err := next.HandleDeserialize(ctx, in)
+		if r, ok := in.Request.(*smithyhttp.Request); ok {
+			a.log.DebugContext(ctx, "request", "method", r.Method, "url", r.URL.String(), "error", err)
+		}
+		return out, md, err
+	}), middleware.Before)
 }
 
 func (a *app) saveProfile(ctx context.Context, endpoint, bucket string, j doctorJSON) (string, error) {
@@ -191,6 +242,28 @@ func (a *app) saveProfile(ctx context.Context, endpoint, bucket string, j doctor
 	return res.URL, err
 }
 
+// isProven reports whether the bucket that j is about has a profile, whoever
+// saved it, that allows to write there and says of ETags what j found.
+func (a *app) isProven(ctx context.Context, j doctorJSON) (bool, error) {
+	bucket, _, err := parseURL(j.URL)
+	if err != nil {
+		return false, err
+	}
+	rootBucket, root, err := a.profileRoot(bucket)
+	if err != nil {
+		return false, err
+	}
+	s, err := a.openStore(ctx, rootBucket)
+	if err != nil {
+		return false, err
+	}
+	p, err := guard.StoredProfile(s.store, root, j.Endpoint, bucket)(ctx)
+	if guard.ReasonOf(err) == guard.ErrStoreUnsafe {
+		return false, nil
+	}
+	return err == nil && p.UniqueETags == j.UniqueETags && maps.Equal(p.ETagKinds, j.ETagKinds), err
+}
+
 // cureProfile puts the cures into a refused profile that are about its counter,
 // which nobody claims. Own is the URL of s3fence's own folder.
 func cureProfile(r *guard.Refusal, own string) {
@@ -204,7 +277,7 @@ func cureProfile(r *guard.Refusal, own string) {
 	case guard.ErrIssuerMismatch:
 		r.Cures = []string{
 			"the profile was saved with a number of another counter: point --issuer at the one that gave " + r.Held.Fence().String(),
-			"or it was made anew: give it back its id, above every number that it gave" + reconcile,
+			"or it was made anew, and the counter before it is gone for good: give it back its id, above every number that it gave" + reconcile,
 		}
 	}
 }
@@ -266,17 +339,27 @@ func (a *app) openStore(ctx context.Context, bucket string) (opened, error) {
 	return o, nil
 }
 
-// endpointHost names an endpoint in a profile: "aws" for AWS's own hosts.
+const awsRegion = `[a-z]{2}(-gov|-iso[a-z]?)?-[a-z]+-[0-9]+`
+
+// awsHost matches the hosts of S3 itself. Others under amazonaws.com are of
+// whoever rents them, such as EC2's and those of load balancers, and s3express
+// is another store. The SDK knows how to make these names and not how to tell
+// them.
+var awsHost = regexp.MustCompile(`^(.+\.)?(` +
+	`s3|s3-external-1|s3-accelerate(\.dualstack)?|` +
+	`s3(-fips)?[.-]` + awsRegion + `|s3(-fips)?\.dualstack\.` + awsRegion + `|` +
+	`[^.]+\.s3-accesspoint(-fips)?(\.dualstack)?\.` + awsRegion + `|` +
+	`vpce-[^.]+\.s3\.` + awsRegion + `\.vpce` +
+	`)\.amazonaws\.com(\.cn)?$`)
+
+// endpointHost names an endpoint in a profile: "aws" for S3's own hosts.
 func endpointHost(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" {
 		return "", usagef("endpoint %q is not a URL such as http://127.0.0.1:9000", endpoint)
 	}
-	host := strings.ToLower(u.Hostname())
-	for _, suffix := range []string{".amazonaws.com", ".amazonaws.com.cn"} {
-		if strings.HasSuffix(host, suffix) {
-			return awsEndpoint, nil
-		}
+	if awsHost.MatchString(strings.ToLower(u.Hostname())) {
+		return awsEndpoint, nil
 	}
 	return strings.ToLower(u.Host), nil
 }
@@ -334,25 +417,15 @@ func (a *app) noProfile() (bool, error) {
 	}
 }
 
-// showChecks prints the table, or one object a check.
-func (a *app) showChecks(r probe.Report) error {
-	if a.json {
-		for _, c := range r.Checks {
-			if err := a.answer(checkJSON{
-				"doctor-check", c.Property, c.Why, c.Wanted, c.Got, string(c.Verdict), c.Limit, c.Duration.Milliseconds(),
-			}, ""); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if a.quiet || len(r.Checks) == 0 {
+// showTable prints what was checked, for people.
+func (a *app) showTable(checks []probe.Check) error {
+	if a.json || a.quiet || len(checks) == 0 {
 		return nil
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "VERDICT\tPROPERTY\tWHY IT MATTERS\tWANTED\tGOT")
-	for _, c := range r.Checks {
+	for _, c := range checks {
 		verdict := string(c.Verdict)
 		if c.Verdict == probe.Fail {
 			verdict = "FAIL"

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -69,9 +70,16 @@ not ask. In one conditional write the counter is raised to the highest number
 found, never lowered, gets back the issuer id of the fence, or of the objects
 where no fence is, and is bound to where it is now.
 
+A counter that had another issuer id, or was restored or copied, takes over the id
+of the one before it. That one must be gone for good: its table or object deleted,
+or the scope's item removed from it. Two live counters with one id give equal
+tokens. Nothing tells reconcile where the former one is, or whether it lives. Where
+it lives, don't reconcile: point --issuer at it.
+
 Scan all that the scope writes to: a number that was given and not claimed is
 only in objects, and one that was never written is nowhere: end all that hold a
-token of the scope. Objects of another issuer id are told and not counted.`,
+token of the scope. Without --scan numbers in use may be given again. Objects of
+another issuer id are told and not counted.`,
 		Example: `  # 1. after a restore of the table: what would be done?
   s3fence token reconcile --dryrun --scope nightly/report --scan s3://bucket/reports/
 
@@ -138,9 +146,11 @@ func (a *app) reconcileScope(ctx context.Context, o reconcileFlags, j *reconcile
 	}
 	seen.fill(j, plan.After.Issuer)
 	j.plan(plan)
+	warnings := j.warnings(plan.Changed, len(o.scan) > 0)
 	switch {
 	case !plan.Changed:
 		j.Outcome = "nothing-to-do"
+		fmt.Fprintf(a.stderr, "%s", warnings)
 		return j.found() + "\n" + j.did(false), nil
 	case want == (guard.IssuerID{}) && len(o.scan) == 0:
 		return "", &issuer.Error{
@@ -151,14 +161,16 @@ func (a *app) reconcileScope(ctx context.Context, o reconcileFlags, j *reconcile
 	j.Outcome = "reconciled"
 	text := j.found() + "\n" + j.did(true)
 	if o.dryRun {
+		fmt.Fprintf(a.stderr, "%s", warnings)
 		return text, nil
 	}
 	if !o.yes {
-		if err := a.confirm(text); err != nil {
+		if err := a.confirm(ctx, text+"\n"+warnings); err != nil {
 			return "", err
 		}
 		text = ""
 	} else {
+		fmt.Fprintf(a.stderr, "%s", warnings)
 		text = j.found() + "\n"
 	}
 	opts.DryRun = false
@@ -172,20 +184,42 @@ func (a *app) reconcileScope(ctx context.Context, o reconcileFlags, j *reconcile
 	return text + j.did(false), nil
 }
 
+const lookThenYes = "look with --dryrun, then run it with --yes"
+
 // confirm shows what would be done and asks whether it shall be.
-func (a *app) confirm(text string) error {
-	const cure = "look with --dryrun, then run it with --yes"
+func (a *app) confirm(ctx context.Context, text string) error {
 	in, ok := a.stdin.(*os.File)
 	if !ok || !isTerminal(in) {
-		return usagef("there is no terminal to ask on, so nothing was changed: %s", cure)
+		return usagef("there is no terminal to ask on, so nothing was changed: %s", lookThenYes)
 	}
-	fmt.Fprintf(a.stderr, "%s\nDo it? [y/N] ", text)
-	line, err := bufio.NewReader(in).ReadString('\n')
-	switch answer := strings.ToLower(strings.TrimSpace(line)); {
+	return ask(ctx, in, a.stderr, text)
+}
+
+// ask shows text and returns nil after a yes. It does not wait for an answer
+// beyond the end of ctx.
+func ask(ctx context.Context, in io.Reader, out io.Writer, text string) error {
+	fmt.Fprintf(out, "%sDo it? [y/N] ", text)
+	type reading struct {
+		line string
+		err  error
+	}
+	read := make(chan reading, 1)
+	go func() { // a terminal can't be told to stop
+		line, err := bufio.NewReader(in).ReadString('\n')
+		read <- reading{line, err}
+	}()
+	var r reading
+	select {
+	case r = <-read:
+	case <-ctx.Done():
+		fmt.Fprintln(out) // the question has left its line open
+		return fmt.Errorf("interrupted, so nothing was changed: %w", ctx.Err())
+	}
+	switch answer := strings.ToLower(strings.TrimSpace(r.line)); {
 	case answer == "y" || answer == "yes":
 		return nil
-	case err != nil:
-		return usagef("nobody answered, so nothing was changed: %s", cure)
+	case r.err != nil:
+		return usagef("nobody answered, so nothing was changed: %s", lookThenYes)
 	}
 	return errors.New("not confirmed, so nothing was changed")
 }
@@ -391,6 +425,24 @@ func (j *reconcileJSON) found() string {
 	list(j.Objects, "objects")
 	if j.Corrupt > 0 {
 		fmt.Fprintf(&b, "\n%s objects with a corrupt record: not counted (s3fence audit names them)", humanize.Comma(j.Corrupt))
+	}
+	return b.String()
+}
+
+// warnings are lines about what reconcile can't know, and whoever runs it must.
+func (j *reconcileJSON) warnings(changed, scanned bool) string {
+	var b strings.Builder
+	warn := func(format string, args ...any) { fmt.Fprintf(&b, "s3fence: warning: "+format+"\n", args...) }
+	const gone = "must be gone for good (its table or object deleted, or the scope's item removed): two live counters with one issuer id give equal tokens"
+	switch {
+	case !changed:
+	case j.Before == nil || j.Before.Issuer != j.After.Issuer:
+		warn("the counter in %s takes over the issuer id %s: any other counter with that id %s", j.IssuerURL, j.After.Issuer, gone)
+	case j.Moved:
+		warn("the counter in %s has the issuer id of the one that it was restored or copied from, which %s", j.IssuerURL, gone)
+	}
+	if !scanned {
+		warn("only the scope's fence was looked at: objects may hold higher numbers, which would be given again: --scan URL for each place that the scope writes to")
 	}
 	return b.String()
 }

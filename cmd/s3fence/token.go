@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,7 +125,8 @@ it has none, with a fresh issuer id. It never resets or changes what is there.
 The embedded default (--local) needs no init; there it makes the same things.
 
 With a URL it also proves the store, as doctor --quick --save does, and keeps
-the result. A store that is not AWS needs that once, before the first write.`,
+the result. A store that is not AWS needs that once, before the first write. A
+result that was saved with another issuer, and says the same, is kept as it is.`,
 		Example: `  # 1. once for each scope
   s3fence init --scope nightly/report
 
@@ -172,13 +174,23 @@ func (a *app) init(ctx context.Context, urls []string) error {
 	var unsafe error
 	prove := func() error {
 		for _, u := range urls {
-			d, err := a.prove(ctx, u, true, true, func(probe.Report) error { return nil })
+			d, err := a.prove(ctx, u, true, true, func(probe.Check) error { return nil })
 			if err != nil && d.Verdict == "" {
 				return err
 			}
+			kept := ""
+			if len(d.Failed) == 0 && guard.ReasonOf(err) == guard.ErrIssuerMismatch { // the profile is another issuer's
+				proven, perr := a.isProven(ctx, d)
+				if perr != nil {
+					return errors.Join(perr, err)
+				}
+				if proven {
+					kept, err = "\nalready proven by another issuer; its profile is kept", nil
+				}
+			}
 			unsafe = err
 			j.URL, j.Verdict, j.Limits, j.Saved = d.URL, d.Verdict, d.Limits, d.Saved
-			text += "\nstore " + strings.TrimSpace(d.text())
+			text += "\nstore " + strings.TrimSpace(d.text()) + kept
 		}
 		urls = nil
 		return nil
@@ -193,7 +205,7 @@ func (a *app) init(ctx context.Context, urls []string) error {
 			return err
 		}
 		if maker, err = a.openS3Issuer(ctx, bucket, prefix); err != nil {
-			return errors.Join(unsafe, err)
+			return cmp.Or(unsafe, err) // a store that fails is why
 		}
 	default:
 		client, table, err := a.dynamoDB(ctx)

@@ -23,7 +23,7 @@ var (
 	// HEAD of a missing key is answered 403 to whoever may not list.
 	listBucket = []string{"s3:ListBucket", "s3:ListBucketVersions"}
 	// What the guard looks at before it writes.
-	readSettings = []string{"s3:GetBucketLocation", "s3:GetBucketVersioning", "s3:GetEncryptionConfiguration"}
+	readSettings = []string{"s3:GetBucketLocation", "s3:GetBucketObjectLockConfiguration", "s3:GetBucketVersioning", "s3:GetEncryptionConfiguration"}
 
 	writeObjects = []string{"s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject", "s3:PutObjectTagging"}
 	listUploads  = []string{"s3:ListBucketMultipartUploads"}
@@ -32,7 +32,7 @@ var (
 	// Replication into the bucket writes and deletes with no condition.
 	replicate = []string{"s3:ReplicateDelete", "s3:ReplicateObject"}
 	// What the doctor reads.
-	readAllSettings = []string{"s3:GetBucketObjectLockConfiguration", "s3:GetLifecycleConfiguration", "s3:GetReplicationConfiguration"}
+	readAllSettings = []string{"s3:GetLifecycleConfiguration", "s3:GetReplicationConfiguration"}
 	changeSettings  = []string{
 		"s3:DeleteBucket", "s3:DeleteBucketPolicy", "s3:PutBucketPolicy", "s3:PutBucketVersioning",
 		"s3:PutEncryptionConfiguration", "s3:PutLifecycleConfiguration", "s3:PutReplicationConfiguration",

@@ -20,6 +20,8 @@ func setting(err error, absent string) (finding, error) {
 	switch {
 	case status == 404 && code != "NoSuchBucket":
 		return found(Info, "%s", absent), nil
+	case code == "InvalidBucketName" || code == "InvalidURI":
+		return finding{}, err
 	case status == 403 || status == 401:
 		return found(Skipped, "not allowed to read it: %s", words(err)), nil
 	case status >= 400 && code != "NoSuchBucket" && status != 503:
@@ -31,7 +33,11 @@ func setting(err error, absent string) (finding, error) {
 func (p *probe) bucketVersioning(ctx context.Context) (finding, error) {
 	out, err := p.S3.GetBucketVersioning(ctx, &s3.GetBucketVersioningInput{Bucket: &p.Bucket}, once)
 	if err != nil {
-		return setting(err, "off")
+		f, err := setting(err, "off")
+		if f.verdict != Skipped || err != nil {
+			return f, err
+		}
+		return p.versionsByAnswer(ctx, f)
 	}
 	p.versioning = string(out.Status)
 	switch p.versioning {
@@ -43,13 +49,86 @@ func (p *probe) bucketVersioning(ctx context.Context) (finding, error) {
 	return found(Info, "%s", strings.ToLower(p.versioning)), nil
 }
 
+// unknown is a versioning that can't be found out.
+const unknown = "unknown"
+
+// versionsByAnswer looks at the answer to a write for what can't be read, as f says.
+func (p *probe) versionsByAnswer(ctx context.Context, f finding) (finding, error) {
+	p.versioning = unknown
+	w, err := p.tryFirst(ctx)
+	switch {
+	case err != nil:
+		return finding{}, err
+	case w.id == "null":
+		p.versioning = "Suspended"
+	case w.id != "":
+		p.versioning = "Enabled"
+	default:
+		f.got = "not known, and a write's answer named no version; " + f.got
+		return f, nil
+	}
+	return found(Info, "%s, by the version that a write's answer named; %s", strings.ToLower(p.versioning), f.got), nil
+}
+
+// keepsVersions reports whether a delete by name leaves a marker.
+func (p *probe) keepsVersions() bool {
+	return p.versioning == "Enabled" || p.versioning == "Suspended"
+}
+
+// A firstWrite is one version that was written before the many.
+type firstWrite struct {
+	id string
+	// kept is why it could not be removed.
+	kept error
+}
+
+// tryFirst writes one object where a setting can't be read, once, and removes
+// its version.
+func (p *probe) tryFirst(ctx context.Context) (firstWrite, error) {
+	if p.first != nil {
+		return *p.first, nil
+	}
+	p.first = &firstWrite{}
+	key := p.key("first")
+	w := p.content("first")
+	res, err := p.Store.Put(ctx, key, w.request(guard.IfAbsent()))
+	switch a := judge(err); {
+	case a == none:
+		return firstWrite{}, err
+	case a != took, res.VersionID == "": // what is wrong with it is for other checks
+		return firstWrite{}, nil
+	}
+	p.first.id = res.VersionID
+	_, err = p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &key, VersionId: &res.VersionID}, once)
+	switch a := judge(err); {
+	case denied(err), a == rejected, a == conflict, a == unsupported:
+		p.first.kept = fmt.Errorf("a version of %s: %s", p.Store.URL(key), words(err))
+		return *p.first, nil
+	case a == refused: // it is gone
+		return *p.first, nil
+	}
+	return *p.first, err
+}
+
+// errMayRetain is the same of a bucket whose Object Lock can't be read.
+var errMayRetain = errors.New("the bucket may keep objects under retention, so nothing more was written: let whoever may read its Object Lock, or delete in it, prove it, or prove another bucket of the same store and write here with --no-profile")
+
 // errRetention: the probe would leave objects that nobody can remove.
 var errRetention = errors.New("the bucket keeps every object under retention, so the probe's could not be removed; prove another bucket of the same store, and write here with --no-profile")
 
 func (p *probe) bucketObjectLock(ctx context.Context) (finding, error) {
 	out, err := p.S3.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &p.Bucket}, once)
 	if err != nil {
-		return setting(err, "off")
+		f, err := setting(err, "off")
+		if f.verdict != Skipped || err != nil {
+			return f, err
+		}
+		// Retention takes versions: a version that can be removed has none.
+		w, err := p.tryFirst(ctx)
+		if err == nil && w.kept != nil {
+			err = fmt.Errorf("%w (%s), and what was written first can't be removed (%w)", errMayRetain, f.got, w.kept)
+		}
+		return f, err
 	}
 	c := out.ObjectLockConfiguration
 	switch {
@@ -72,10 +151,10 @@ func (p *probe) bucketLifecycle(ctx context.Context) (finding, error) {
 		if r.Status != types.ExpirationStatusEnabled || !expires(r) {
 			continue
 		}
-		prefix := rulePrefix(r)
+		prefix, tags := ruleFilter(r)
 		for _, ours := range []string{p.Guarded, guard.RootKey(p.opts.Prefix, "")} {
 			if strings.HasPrefix(ours, prefix) || strings.HasPrefix(prefix, ours) {
-				bad = append(bad, fmt.Sprintf("rule %q expires objects under %q", aws.ToString(r.ID), prefix))
+				bad = append(bad, fmt.Sprintf("rule %q expires objects under %q%s", aws.ToString(r.ID), prefix, tags))
 				break
 			}
 		}
@@ -91,15 +170,29 @@ func expires(r types.LifecycleRule) bool {
 	return e != nil && (e.Days != nil && *e.Days > 0 || e.Date != nil)
 }
 
-func rulePrefix(r types.LifecycleRule) string {
-	switch f := r.Filter; {
-	case f == nil:
-		return aws.ToString(r.Prefix) //nolint:staticcheck // deprecated, and still in use in old rules
-	case f.And != nil:
-		return aws.ToString(f.And.Prefix)
-	default:
-		return aws.ToString(f.Prefix)
+// ruleFilter returns the prefix of a rule, and its other conditions in words.
+func ruleFilter(r types.LifecycleRule) (prefix, rest string) {
+	f := r.Filter
+	if f == nil {
+		return aws.ToString(r.Prefix), "" //nolint:staticcheck // deprecated, and still in use in old rules
 	}
+	and := types.LifecycleRuleAndOperator{Prefix: f.Prefix, ObjectSizeGreaterThan: f.ObjectSizeGreaterThan, ObjectSizeLessThan: f.ObjectSizeLessThan}
+	if f.And != nil {
+		and = *f.And
+	}
+	if f.Tag != nil {
+		and.Tags = append(and.Tags, *f.Tag)
+	}
+	for _, t := range and.Tags {
+		rest += fmt.Sprintf(" with the tag %s=%s", aws.ToString(t.Key), aws.ToString(t.Value))
+	}
+	if n := and.ObjectSizeGreaterThan; n != nil {
+		rest += fmt.Sprintf(" of more than %d bytes", *n)
+	}
+	if n := and.ObjectSizeLessThan; n != nil {
+		rest += fmt.Sprintf(" of less than %d bytes", *n)
+	}
+	return aws.ToString(and.Prefix), rest
 }
 
 func (p *probe) bucketReplication(ctx context.Context) (finding, error) {
@@ -137,17 +230,25 @@ func (p *probe) bucketEncryption(ctx context.Context) (finding, error) {
 }
 
 func (p *probe) deleteMarker(ctx context.Context) (finding, error) {
-	if p.versioning != "Enabled" {
-		return found(Skipped, "the bucket keeps no versions"), nil
+	switch p.versioning {
+	case "Enabled":
+		return p.overMarker(ctx)
+	case "Suspended":
+		return found(Skipped, "versioning is suspended"), nil
+	case unknown:
+		return found(Skipped, "not known whether the bucket keeps versions"), nil
 	}
-	return p.overMarker(ctx)
+	return found(Skipped, "the bucket keeps no versions"), nil
 }
 
 func (p *probe) suspendedVersioning(ctx context.Context) (finding, error) {
-	if p.versioning != "Suspended" {
-		return found(Skipped, "versioning is not suspended"), nil
+	switch p.versioning {
+	case "Suspended":
+		return p.overMarker(ctx)
+	case unknown:
+		return found(Skipped, "not known whether versioning is suspended"), nil
 	}
-	return p.overMarker(ctx)
+	return found(Skipped, "versioning is not suspended"), nil
 }
 
 // overMarker deletes an object around the guard, twice, and looks what can be

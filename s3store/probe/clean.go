@@ -20,12 +20,16 @@ const cleanTime = 30 * time.Second
 // context may have ended. What is left is a warning, with its place.
 func (p *probe) clean(ctx context.Context) {
 	begin := time.Now()
+	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
 	c := Check{Property: "cleanup", Why: "the probe leaves nothing behind", Wanted: "all removed", Verdict: Pass}
 	left := len(p.keys)
-	if left == 0 {
+	if !p.left.landed {
 		return
+	}
+	if interrupted && p.opts.Interrupted != nil {
+		p.opts.Interrupted(p.Store.URL(p.root))
 	}
 	var err error
 	switch {
@@ -41,16 +45,19 @@ func (p *probe) clean(ctx context.Context) {
 	default:
 		c.Verdict, c.Got = Info, "this store has no way to remove objects: they stay under "+p.Store.URL(p.root)
 	}
+	unlisted, unsure := errors.AsType[*unlistedError](err)
 	switch {
 	case denied(err):
 		c.Verdict, c.Got = Warn, fmt.Sprintf("not allowed to delete (%s): whoever may can remove what is left under %s", words(err), p.Store.URL(p.root))
+	case unsure:
+		c.Verdict, c.Got = Warn, fmt.Sprintf("what answers named is removed; whether more is left under %s can't be listed: %s", p.Store.URL(p.root), words(unlisted.err))
 	case err != nil:
 		c.Verdict, c.Got = Warn, fmt.Sprintf("some are left under %s: %v", p.Store.URL(p.root), words(err))
 	case c.Got == "":
 		c.Got = fmt.Sprintf("%d keys removed", left)
 	}
 	c.Duration = time.Since(begin)
-	p.report.Checks = append(p.report.Checks, c)
+	p.checked(c)
 }
 
 // each calls f for all of them, eight at a time, and joins what failed.
@@ -81,23 +88,12 @@ func each[T any](all []T, f func(T) error) error {
 }
 
 func (p *probe) cleanS3(ctx context.Context) error {
-	err := each(p.uploads, func(u upload) error {
+	abort := func(u upload) error {
 		_, err := p.S3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &p.Bucket, Key: &u.key, UploadId: &u.id}, once)
 		if judge(err) == refused { // completed, or aborted already
 			return nil
 		}
 		return err
-	})
-	type version struct {
-		key string
-		id  *string
-	}
-	// A request that was under way when the run was interrupted may land after
-	// its key was removed, so the keys are gone through at least once, and
-	// what is listed until nothing is.
-	var vs []version
-	for _, k := range p.keys {
-		vs = append(vs, version{key: k})
 	}
 	remove := func(v version) error {
 		_, err := p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &v.key, VersionId: v.id}, once)
@@ -106,18 +102,33 @@ func (p *probe) cleanS3(ctx context.Context) error {
 		}
 		return err
 	}
-	if p.versioning == "" { // else each would only leave a marker
+	err := each(p.left.uploads, abort)
+	// A request that was under way when the run was interrupted may land after
+	// its key was removed, so the keys are gone through at least once, and
+	// what is listed until nothing is.
+	if !p.keepsVersions() { // else each would only leave a marker
+		var vs []version
+		for _, k := range p.keys {
+			vs = append(vs, version{key: k})
+		}
 		err = errors.Join(err, each(vs, remove))
 	}
+	return errors.Join(err, p.cleanVersions(ctx, remove), p.cleanPending(ctx, abort))
+}
+
+// cleanVersions removes what is listed, and where that can't be done, the
+// versions that answers named.
+func (p *probe) cleanVersions(ctx context.Context, remove func(version) error) error {
 	for range 100 {
-		out, lerr := p.S3.ListObjectVersions(ctx, &s3.ListObjectVersionsInput{Bucket: &p.Bucket, Prefix: &p.root}, once)
-		if lerr != nil {
-			if p.versioning == "" && slices.Contains([]answer{unsupported, rejected, none}, judge(lerr)) && ctx.Err() == nil {
-				return err // every key was removed by name
+		out, err := p.S3.ListObjectVersions(ctx, &s3.ListObjectVersionsInput{Bucket: &p.Bucket, Prefix: &p.root}, once)
+		if err != nil {
+			derr := each(slices.Clone(p.left.versions), remove)
+			if !p.keepsVersions() && slices.Contains([]answer{unsupported, rejected, none}, judge(err)) && ctx.Err() == nil {
+				return derr // every key was removed by name
 			}
-			return errors.Join(err, lerr)
+			return errors.Join(derr, &unlistedError{err})
 		}
-		vs = vs[:0]
+		var vs []version
 		for _, v := range out.Versions {
 			vs = append(vs, version{aws.ToString(v.Key), v.VersionId})
 		}
@@ -125,11 +136,37 @@ func (p *probe) cleanS3(ctx context.Context) error {
 			vs = append(vs, version{aws.ToString(d.Key), d.VersionId})
 		}
 		if len(vs) == 0 {
+			return nil
+		}
+		if err := each(vs, remove); err != nil {
 			return err
 		}
-		if derr := each(vs, remove); derr != nil {
-			return errors.Join(err, derr)
+	}
+	return errors.New("the list of what is left does not end")
+}
+
+// cleanPending aborts the uploads whose begin had no answer. Each is listed by
+// its whole key: MinIO lists none by a shorter prefix.
+func (p *probe) cleanPending(ctx context.Context, abort func(upload) error) error {
+	for _, key := range p.left.pending {
+		out, err := p.S3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &p.Bucket, Prefix: &key}, once)
+		if err != nil {
+			return &unlistedError{err}
+		}
+		for _, u := range out.Uploads {
+			if k := aws.ToString(u.Key); k == key {
+				err = errors.Join(err, abort(upload{k, aws.ToString(u.UploadId)}))
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, errors.New("the list of what is left does not end"))
+	return nil
 }
+
+// An unlistedError: what is left could not be listed, so that more may be. It
+// hides its cause, which is no refusal to remove anything.
+type unlistedError struct{ err error }
+
+func (e *unlistedError) Error() string { return "what is left can't be listed: " + words(e.err) }

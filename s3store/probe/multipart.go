@@ -33,9 +33,6 @@ func (p *probe) begin(ctx context.Context, key, tag string, big bool) (*session,
 		return nil, step("begin a multipart upload", err)
 	}
 	s.upload = upload{key, aws.ToString(out.UploadId)}
-	p.mu.Lock()
-	p.uploads = append(p.uploads, s.upload)
-	p.mu.Unlock()
 	bodies := [][]byte{s.w.body}
 	if big {
 		if p.bigBuffer == nil {

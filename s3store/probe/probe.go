@@ -44,6 +44,7 @@ type S3API interface {
 	UploadPart(context.Context, *s3.UploadPartInput, ...func(*s3.Options)) (*s3.UploadPartOutput, error)
 	CompleteMultipartUpload(context.Context, *s3.CompleteMultipartUploadInput, ...func(*s3.Options)) (*s3.CompleteMultipartUploadOutput, error)
 	AbortMultipartUpload(context.Context, *s3.AbortMultipartUploadInput, ...func(*s3.Options)) (*s3.AbortMultipartUploadOutput, error)
+	ListMultipartUploads(context.Context, *s3.ListMultipartUploadsInput, ...func(*s3.Options)) (*s3.ListMultipartUploadsOutput, error)
 	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput, ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
 	GetBucketVersioning(context.Context, *s3.GetBucketVersioningInput, ...func(*s3.Options)) (*s3.GetBucketVersioningOutput, error)
 	GetBucketEncryption(context.Context, *s3.GetBucketEncryptionInput, ...func(*s3.Options)) (*s3.GetBucketEncryptionOutput, error)
@@ -78,6 +79,11 @@ type Options struct {
 	Quick bool
 	// Progress is called before each check, from one goroutine.
 	Progress func(done, total int, property string)
+	// Checked is called after each check, from one goroutine.
+	Checked func(Check)
+	// Interrupted is called when the context has ended and objects of the
+	// probe's, under where, are about to be removed.
+	Interrupted func(where string)
 	// Prefix is the root: the probe's objects go to <Prefix>/.s3fence/.
 	// Default: the top of the bucket.
 	Prefix string
@@ -158,6 +164,10 @@ func Run(ctx context.Context, target Target, opts *Options) (Report, error) {
 	if opts != nil {
 		p.opts = *opts
 	}
+	p.Store = notedStore{p.Store, &p.left}
+	if p.S3 != nil {
+		p.S3 = notedS3{p.S3, &p.left}
+	}
 	p.run = strings.ToLower(rand.Text()[:16])
 	p.root = guard.RootKey(p.opts.Prefix, "probe-"+p.run+"/")
 	p.report = Report{Version: Version, Quick: p.opts.Quick, ETagKinds: map[string]guard.ETagKind{}}
@@ -190,20 +200,20 @@ type probe struct {
 	root   string
 	report Report
 
-	// versioning is the bucket's own word: "", Enabled, Suspended.
+	// versioning is the bucket's own word: "", Enabled, Suspended; or unknown.
 	versioning string
+	// first was written where a setting can't be read.
+	first *firstWrite
 	// changed are the refusals after which the object was not what it was.
 	changed   []string
 	refusals  int
 	bigBuffer []byte
 
-	mu      sync.Mutex
-	serial  int
-	keys    []string
-	uploads []upload
+	mu     sync.Mutex
+	serial int
+	keys   []string
+	left   left
 }
-
-type upload struct{ key, id string }
 
 // A property is one row of the report.
 type property struct {
@@ -262,7 +272,7 @@ func (p *probe) all(ctx context.Context) error {
 				return fmt.Errorf("%s: %w", prop.name, meaning(err))
 			}
 		}
-		p.report.Checks = append(p.report.Checks, Check{
+		p.checked(Check{
 			Property: prop.name, Why: prop.why, Wanted: prop.wanted, Got: f.got, Verdict: f.verdict, Limit: f.limit,
 			Duration: time.Since(begin),
 		})
@@ -271,6 +281,13 @@ func (p *probe) all(ctx context.Context) error {
 		p.opts.Progress(len(props), len(props), "")
 	}
 	return nil
+}
+
+func (p *probe) checked(c Check) {
+	p.report.Checks = append(p.report.Checks, c)
+	if p.opts.Checked != nil {
+		p.opts.Checked(c)
+	}
 }
 
 // size picks a number by the kind of the run.

@@ -140,13 +140,14 @@ func TestLimit(t *testing.T) {
 func TestErrorsAreNotVerdicts(t *testing.T) {
 	gone := errors.New("connection reset by peer")
 	for name, tt := range map[string]struct {
-		err   error
-		after int
+		err     error
+		after   int
+		nothing bool // was written
 	}{
-		"network from the start": {gone, 0},
-		"network in the middle":  {gone, 90},
-		"denied":                 {guard.ErrDenied, 0},
-		"no bucket":              {guard.ErrNoBucket, 0},
+		"network from the start": {gone, 0, false},
+		"network in the middle":  {gone, 90, false},
+		"denied":                 {guard.ErrDenied, 0, true},
+		"no bucket":              {guard.ErrNoBucket, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newLiar(lies{fails: tt.err, after: tt.after})
@@ -156,6 +157,9 @@ func TestErrorsAreNotVerdicts(t *testing.T) {
 			}
 			if len(s.objects) > 0 {
 				t.Errorf("%d objects are left", len(s.objects))
+			}
+			if c := got(r, "cleanup"); tt.nothing && c.Verdict != "" {
+				t.Errorf("nothing was written, and cleanup: %s, %s", c.Verdict, c.Got)
 			}
 		})
 	}
@@ -201,10 +205,11 @@ func TestEmbedded(t *testing.T) {
 			}
 			defer l.Close()
 			s := l.Store("bucket")
-			var calls atomic.Int32
+			var calls, checked atomic.Int32
 			r, err := probe.Run(t.Context(), probe.Target{Store: s, Remove: func(ctx context.Context, key string) error {
 				return l.Remove(ctx, "bucket", key)
-			}}, &probe.Options{Quick: !full, Prefix: "some/root", Progress: func(int, int, string) { calls.Add(1) }})
+			}}, &probe.Options{Quick: !full, Prefix: "some/root", Progress: func(int, int, string) { calls.Add(1) },
+				Checked: func(probe.Check) { checked.Add(1) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -212,8 +217,8 @@ func TestEmbedded(t *testing.T) {
 			if r.Verdict != probe.Pass || len(r.Limits) > 0 || r.UniqueETags == md5 {
 				t.Error("not so")
 			}
-			if int(calls.Load()) != len(r.Checks) {
-				t.Errorf("%d calls of progress, %d checks", calls.Load(), len(r.Checks))
+			if n := len(r.Checks); int(calls.Load()) != n || int(checked.Load()) != n {
+				t.Errorf("%d calls of progress, %d of checked, %d checks", calls.Load(), checked.Load(), n)
 			}
 			for _, c := range r.Checks {
 				if c.Property == "multipart-if-match" && c.Verdict != probe.Skipped {

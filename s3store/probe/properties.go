@@ -1,13 +1,13 @@
 package probe
 
 // properties lists what is proven, in the order in which it is: what decides
-// most comes first.
+// most comes first, but for Object Lock: under retention nothing may be written.
 func (p *probe) properties() []property {
 	return []property{
-		{name: "bucket-versioning", why: "a delete leaves a marker over the fence record, or takes it along",
-			wanted: "known", s3: true, check: p.bucketVersioning},
 		{name: "bucket-object-lock", why: "objects under retention can't be removed",
 			wanted: "known", s3: true, check: p.bucketObjectLock},
+		{name: "bucket-versioning", why: "a delete leaves a marker over the fence record, or takes it along",
+			wanted: "known", s3: true, check: p.bucketVersioning},
 		{name: "bucket-lifecycle", why: "an expired object takes its high-water mark along",
 			wanted: "no rule that expires guarded objects", s3: true, check: p.bucketLifecycle},
 		{name: "bucket-replication", why: "a copy that is written too has a second high-water mark",

@@ -95,7 +95,7 @@ func (p *probe) ifMatchMissing(ctx context.Context) (finding, error) {
 	keys := []struct{ name, key string }{{"a key that never was", missing}}
 	note := ""
 	// Where versions are kept, deleting leaves a marker: delete-marker's matter.
-	if p.S3 != nil && p.versioning == "" {
+	if p.S3 != nil && !p.keepsVersions() {
 		_, err := p.S3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &p.Bucket, Key: &key}, once)
 		switch {
 		case denied(err):

@@ -185,6 +185,7 @@ resource "aws_s3_bucket_policy" "s3fence_bucket" {
         }
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -244,6 +245,7 @@ resource "aws_s3_bucket_policy" "s3fence_bucket" {
         }
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -466,6 +468,7 @@ resource "aws_s3_bucket_policy" "s3fence_bucket_root" {
         }
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -527,6 +530,7 @@ resource "aws_s3_bucket_policy" "s3fence_bucket_root" {
         }
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -732,6 +736,7 @@ resource "aws_iam_policy" "s3fence_writer" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -789,6 +794,7 @@ resource "aws_iam_policy" "s3fence_writer" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -989,6 +995,7 @@ resource "aws_iam_policy" "s3fence_reader" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -1031,6 +1038,7 @@ resource "aws_iam_policy" "s3fence_reader" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -1099,6 +1107,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -1141,6 +1150,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -1175,6 +1185,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -1204,7 +1215,6 @@ resource "aws_iam_policy" "s3fence_admin" {
         Sid    = "AdminBuckets"
         Effect = "Allow"
         Action = [
-          "s3:GetBucketObjectLockConfiguration",
           "s3:GetLifecycleConfiguration",
           "s3:GetReplicationConfiguration",
           "s3:ListBucketMultipartUploads",

@@ -48,6 +48,7 @@ resource "aws_iam_policy" "s3fence_writer" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -156,6 +157,7 @@ resource "aws_iam_policy" "s3fence_reader" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -213,6 +215,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -242,6 +245,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -268,7 +272,6 @@ resource "aws_iam_policy" "s3fence_admin" {
         Sid    = "AdminBuckets"
         Effect = "Allow"
         Action = [
-          "s3:GetBucketObjectLockConfiguration",
           "s3:GetLifecycleConfiguration",
           "s3:GetReplicationConfiguration",
           "s3:ListBucketMultipartUploads",

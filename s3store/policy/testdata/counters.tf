@@ -198,6 +198,7 @@ resource "aws_iam_policy" "s3fence_writer" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -355,6 +356,7 @@ resource "aws_iam_policy" "s3fence_reader" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -422,6 +424,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -448,7 +451,6 @@ resource "aws_iam_policy" "s3fence_admin" {
         Sid    = "AdminBuckets"
         Effect = "Allow"
         Action = [
-          "s3:GetBucketObjectLockConfiguration",
           "s3:GetLifecycleConfiguration",
           "s3:GetReplicationConfiguration",
           "s3:ListBucketMultipartUploads",

@@ -82,6 +82,7 @@ resource "aws_iam_policy" "s3fence_writer" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -231,6 +232,7 @@ resource "aws_iam_policy" "s3fence_reader" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -287,6 +289,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -312,7 +315,6 @@ resource "aws_iam_policy" "s3fence_admin" {
         Sid    = "AdminBuckets"
         Effect = "Allow"
         Action = [
-          "s3:GetBucketObjectLockConfiguration",
           "s3:GetLifecycleConfiguration",
           "s3:GetReplicationConfiguration",
           "s3:ListBucketMultipartUploads",

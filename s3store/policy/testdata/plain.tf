@@ -222,6 +222,7 @@ resource "aws_iam_policy" "s3fence_writer" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
           "s3:ListBucketMultipartUploads",
@@ -435,6 +436,7 @@ resource "aws_iam_policy" "s3fence_reader" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -499,6 +501,7 @@ resource "aws_iam_policy" "s3fence_admin" {
         Effect = "Allow"
         Action = [
           "s3:GetBucketLocation",
+          "s3:GetBucketObjectLockConfiguration",
           "s3:GetBucketVersioning",
           "s3:GetEncryptionConfiguration",
         ]
@@ -524,7 +527,6 @@ resource "aws_iam_policy" "s3fence_admin" {
         Sid    = "AdminBuckets"
         Effect = "Allow"
         Action = [
-          "s3:GetBucketObjectLockConfiguration",
           "s3:GetLifecycleConfiguration",
           "s3:GetReplicationConfiguration",
           "s3:ListBucketMultipartUploads",
