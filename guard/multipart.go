@@ -166,7 +166,7 @@ func (m *multipart) close(ctx context.Context, w *write) {
 			return
 		}
 		if err := c.pause(ctx, err); err != nil {
-			w.g.log.WarnContext(ctx, "a multipart upload was left behind", "url", w.res.URL, "upload", up.ID, "error", err)
+			w.g.log.WarnContext(ctx, "a multipart upload was left behind; s3fence audit --abort-uploads URL throws it away", "url", w.res.URL, "upload", up.ID, "error", err)
 			return
 		}
 	}

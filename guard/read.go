@@ -3,8 +3,10 @@ package guard
 import (
 	"context"
 	"crypto/md5"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"strings"
 )
@@ -65,6 +67,9 @@ func (g *Guard) Get(ctx context.Context, key string, opts *GetOptions) (Info, io
 	if err != nil {
 		return info, nil, naming("get", info.URL, err)
 	}
+	if o.Resume {
+		body = g.resuming(ctx, info, body)
+	}
 	return info, body, nil
 }
 
@@ -80,7 +85,95 @@ func naming(verb, url string, err error) error {
 type GetOptions struct {
 	// Floor is the least that the reader wants to see.
 	Floor Floor
+	// Resume makes the reader go on with another request where an answer was cut
+	// short, by the ETag. The context must last until it is closed. Of an object
+	// that was replaced meanwhile, the Read ends with [ErrPreconditionFailed].
+	Resume bool
 }
+
+// A resumingBody reads an object in as many answers as it takes.
+type resumingBody struct {
+	call
+	ctx  context.Context
+	info Info
+	body io.ReadCloser // of the last answer
+	sum  hash.Hash     // of what was read; nil where there is nothing to compare it with
+	n    int64         // bytes read
+	cut  bool          // there was more than one answer
+	err  error         // of the last answer, which came with bytes
+	end  error         // of it all
+}
+
+func (g *Guard) resuming(ctx context.Context, info Info, body io.ReadCloser) *resumingBody {
+	b := &resumingBody{call: call{g: g}, ctx: ctx, info: info, body: body}
+	if info.Checksum.Value != "" {
+		b.sum = info.Checksum.NewHash()
+	}
+	return b
+}
+
+// Read implements io.Reader.
+func (b *resumingBody) Read(p []byte) (n int, err error) {
+	for b.end == nil {
+		if err, b.err = b.err, nil; err == nil {
+			n, err = b.body.Read(p)
+		}
+		if n > 0 {
+			b.n += int64(n)
+			b.failures = 0
+			if b.sum != nil {
+				b.sum.Write(p[:n])
+			}
+			b.err = err
+			return n, nil
+		}
+		if err != nil {
+			b.end = b.goOn(err)
+		}
+	}
+	return 0, b.end
+}
+
+// goOn asks for what is missing after err. It returns io.EOF when nothing is.
+func (b *resumingBody) goOn(err error) error {
+	left := b.info.Size - b.n
+	switch {
+	case err == io.EOF && left == 0 && !b.cut, b.info.Size < 0, classify(err) == final:
+		return err
+	case left == 0 && b.sum == nil:
+		if b.cut {
+			return io.EOF // the rest is not what the store has a checksum of
+		}
+		return err
+	case left == 0:
+		if got := base64.StdEncoding.EncodeToString(b.sum.Sum(nil)); got != b.info.Checksum.Value {
+			return fmt.Errorf("the bytes are not what was stored: their %s is %s, not %s", b.info.Checksum.Algorithm, got, b.info.Checksum.Value)
+		}
+		return io.EOF
+	case err == io.EOF:
+		err = fmt.Errorf("%w: %d of %d bytes", io.ErrUnexpectedEOF, b.n, b.info.Size)
+	}
+	b.cut = true
+	for {
+		if err := b.pause(b.ctx, err); err != nil {
+			return err
+		}
+		var body io.ReadCloser
+		_, body, err = b.g.store.Get(b.ctx, b.info.Key, ReadOptions{ETag: b.info.ETag, Offset: b.n, Size: left})
+		b.g.log.DebugContext(b.ctx, "get the rest", "url", b.info.URL, "offset", b.n, "error", err)
+		if err == nil {
+			_ = b.body.Close()
+			b.body = body
+			return nil
+		}
+		if classify(err) == moved {
+			return fmt.Errorf("it was replaced after %d of %d bytes: %w", b.n, b.info.Size, err)
+		}
+	}
+}
+
+// Close implements io.Closer.
+func (b *resumingBody) Close() error { return b.body.Close() }
 
 // A Floor is what a reader has seen of a key already. An object below it has
 // been set back, or comes from a cache or a replica that lags behind. The zero

@@ -82,13 +82,21 @@ func (w *write) putOnce(ctx context.Context, cond Condition, body Body, h Header
 	case err == nil || classify(err) != unknown:
 		return res, err
 	case bad != nil:
-		return res, fmt.Errorf("%w: read the body: %w", ErrRejected, bad)
+		return res, bodyError{bad}
 	case unread:
 		// The store never got the whole body and never will, so it can't take it.
 		return res, fmt.Errorf("%w whole: %w", ErrNotSent, err)
 	}
 	return res, err
 }
+
+// A bodyError is of a body that can't be read. It is an ErrRejected, since the
+// write is as final as one, but not in words: the store rejected nothing.
+type bodyError struct{ err error }
+
+func (e bodyError) Error() string { return "read the body: " + e.err.Error() }
+
+func (e bodyError) Unwrap() []error { return []error{ErrRejected, e.err} }
 
 // watchedBody knows how far it was read, and that reading it failed. A request
 // that could not read its body to the end is no request that a store can take,

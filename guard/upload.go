@@ -161,7 +161,7 @@ func (w *write) sendPart(ctx context.Context, up Upload, n int, body Body) (Part
 	source := &watchedBody{r: body.Reader(), size: body.Size()}
 	p, err := w.g.store.UploadPart(ctx, up, n, ReaderAt(source, body.Size()))
 	if _, bad := source.seal(); err != nil && bad != nil {
-		err = fmt.Errorf("%w: read the body: %w", ErrRejected, bad)
+		err = bodyError{bad}
 	}
 	return p, err
 }
@@ -309,7 +309,7 @@ func (s *stream) fill(ctx context.Context, b []byte) (n int, err error) {
 		if e.err == nil || e.err == io.EOF {
 			return e.n, e.err
 		}
-		return e.n, fmt.Errorf("%w: read the body: %w", ErrRejected, e.err)
+		return e.n, bodyError{e.err}
 	case <-ctx.Done():
 		return 0, notYet("read the body", context.Cause(ctx))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -128,8 +130,9 @@ newer owner has written, can't overwrite the newer data.
 Exit codes: 0 done, 1 failed, 2 usage, 10 stale, 11 replayed, 12 token missing
 or malformed, 13 object unfenced, its record corrupt, or fence lost, 14 issuer
 or scope mismatch, 15 store not safe or repeatable ETag, 16 outcome unknown, 17
-lease held by another, or lost, 18 issuer refuses, 130 interrupted. Of several
-objects the worst counts: 16, then 10, then the first.`,
+lease held by another, or lost, 18 issuer refuses, 130 interrupted, 141 nobody
+reads the output. Of several objects the worst counts: 16, then 10, then the
+first.`,
 		Example: `  # 1. upload under a fresh token, with nothing to start and no account
   s3fence put --local ./demo --scope nightly/report report.csv s3://demo/report.csv
 
@@ -249,9 +252,42 @@ func (a *app) answer(v any, text string) error {
 		}
 		text = string(b)
 	}
-	a.said = true
-	_, err := fmt.Fprintln(a.stdout, text)
+	_, err := a.print([]byte(text + "\n"))
 	return err
+}
+
+// errOutputClosed is of a standard output that nobody reads any more. It is not
+// reported: whoever closed it knows.
+var errOutputClosed = errors.New("standard output is closed")
+
+// exitPipe is what shells say of a program that wrote to such a pipe.
+const exitPipe = 128 + 13
+
+// print writes to standard output.
+func (a *app) print(b []byte) (int, error) {
+	a.said = true // so that a failure later on adds nothing to half of an answer
+	n, err := a.stdout.Write(b)
+	if err == nil {
+		return n, nil
+	}
+	for p := new(fs.PathError); errors.As(err, &p); {
+		err = p.Err // the name says no more
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return n, &exitError{fmt.Errorf("%w: %w", errOutputClosed, err), exitPipe}
+	}
+	return n, fmt.Errorf("write to standard output: %w", err)
+}
+
+// onlyClosed reports whether err says nothing but errOutputClosed.
+func onlyClosed(err error) bool {
+	switch e := any(err).(type) {
+	case interface{ Unwrap() error }:
+		return onlyClosed(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !onlyClosed(err) })
+	}
+	return err == errOutputClosed || err == syscall.EPIPE
 }
 
 // sayEnd prints how a command ended for one object, and returns err. In text,
@@ -260,7 +296,15 @@ func (a *app) sayEnd(v any, text string, err error) error {
 	if err != nil && !a.json {
 		return err
 	}
-	return errors.Join(a.say(v, text), err)
+	switch serr := a.say(v, text); {
+	case serr == nil:
+		return err
+	case err == nil:
+		return fmt.Errorf("%s\nit is done, and only this could not be printed: %w", text, serr)
+	default:
+		a.report(serr)
+		return err
+	}
 }
 
 // report prints an error, and what can be done about it, to standard error.
@@ -272,6 +316,9 @@ func (a *app) report(err error) {
 }
 
 func (a *app) reportLine(err error) {
+	if onlyClosed(err) {
+		return
+	}
 	prefix := "s3fence: "
 	if refused(err) {
 		prefix += "refused: "

@@ -2,8 +2,8 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"strconv"
+	"strings"
 
 	humanize "github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -109,13 +109,20 @@ func (m *manyFlags) check(f *pflag.FlagSet, only ...string) error {
 	return nil
 }
 
+// leastRead is the least --part-size of a download: each part is a request.
+const leastRead = 1 << 20
+
 // partSizeFlag adds --part-size: bytes, with or without a unit.
-func partSizeFlag(f *pflag.FlagSet, n *int64, usage string) {
+func partSizeFlag(f *pflag.FlagSet, n *int64, least uint64, usage, byDefault string) {
+	limits := fmt.Sprintf("%s to 5GiB", strings.ReplaceAll(humanize.IBytes(least), ".0 ", ""))
 	f.Var(&parsed[int64]{value: n, kind: "size", parse: func(s string) (int64, error) {
 		n, err := humanize.ParseBytes(s)
-		if err != nil || n > math.MaxInt64 {
+		if err != nil {
 			return 0, fmt.Errorf("%q is not a size such as 64MiB", s)
 		}
+		if n < least || n > guard.MaxSinglePart {
+			return 0, fmt.Errorf("it is not from %s", limits)
+		}
 		return int64(n), nil
-	}}, "part-size", usage)
+	}}, "part-size", fmt.Sprintf("%s, %s (default %s)", usage, limits, byDefault))
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -86,15 +87,12 @@ that is not found.`,
 	p.manyFlags.add(f)
 	f.Lookup("concurrency").Usage = fmt.Sprintf("how many objects at once, or without -r parts of the object, then %d", guard.DefaultConcurrency)
 	p.globs.add(f)
-	partSizeFlag(f, &p.PartSize, "size of the parts that what is large is read in (default 16MiB)")
+	partSizeFlag(f, &p.PartSize, leastRead, "size of the parts that what is large is read in", "16MiB")
 	dryRunFlag(f, &p.dryRun)
 	f.Lookup("dryrun").Usage = "with -r: say what would be downloaded, and write nothing"
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		if err := p.check(f, "include", "exclude", "dryrun", "fail-fast"); err != nil {
 			return err
-		}
-		if f.Changed("part-size") && (p.PartSize < 1 || p.PartSize > guard.MaxSinglePart) {
-			return usagef("--part-size %d is not from 1 byte to 5GiB", p.PartSize)
 		}
 		if args[1] == "" {
 			return usagef("DST is empty")
@@ -143,9 +141,9 @@ func (a *app) catCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cat URL",
 		Short: "Write an object to standard output",
-		Long: `Cat writes the bytes of URL to standard output. They are written as they come: if
-it exits with anything but 0, what was written is not the whole object, or did
-not match its checksum. Of --min-token, s3fence help get says more.`,
+		Long: `Cat writes the bytes of URL to standard output. They are written as they come, and
+a download that is cut short goes on where it was. If cat exits with anything but
+0, what was written is not the whole object, or did not match its checksum. Of --min-token, s3fence help get says more.`,
 		Example: `  # 1. look at the first lines
   s3fence cat s3://bucket/reports/today.csv | head`,
 		Args:              nargs("URL"),
@@ -173,21 +171,18 @@ func (a *app) cat(ctx context.Context, url string, floor guard.Floor) error {
 	if err != nil {
 		return err
 	}
-	info, body, err := g.Get(ctx, key, &guard.GetOptions{Floor: floor})
+	info, body, err := g.Get(ctx, key, &guard.GetOptions{Floor: floor, Resume: true})
 	if err != nil {
 		return err
 	}
 	defer body.Close()
 	a.warnUnfenced(ctx, info)
-	n, err := io.Copy(writerFunc(func(p []byte) (int, error) {
-		a.said = true // so that a failure later on adds no JSON to the bytes
-		return a.stdout.Write(p)
-	}), body)
+	n, err := io.Copy(writerFunc(a.print), body)
 	if err == nil && info.Size >= 0 && n != info.Size { // negative: the store did not say
 		err = fmt.Errorf("%w: %d of %d bytes", io.ErrUnexpectedEOF, n, info.Size)
 	}
 	if err != nil {
-		return fmt.Errorf("get %s: %w", info.URL, err)
+		return fmt.Errorf("get %s: %s written, which are not the object: %w", info.URL, count(n, "byte"), err)
 	}
 	return nil
 }
@@ -296,7 +291,7 @@ func appear(dir *os.Root, name string, fill func(*os.File) error) (err error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return inDir("write", dir, name, err)
 	}
-	part := filepath.Join(filepath.Dir(name), ".s3fence-"+rand.Text())
+	part := filepath.Join(filepath.Dir(name), newPart())
 	tmp, err := dir.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o666)
 	if err != nil {
 		return inDir("write next to", dir, name, err)
@@ -314,6 +309,19 @@ func appear(dir *os.Root, name string, fill func(*os.File) error) (err error) {
 		return err
 	}
 	return dir.Rename(part, name)
+}
+
+const partPrefix = ".s3fence-"
+
+// newPart names a file that is not whole yet.
+func newPart() string { return partPrefix + rand.Text() }
+
+var partText = regexp.MustCompile(`^[A-Z2-7]{26}$`)
+
+// isPart reports whether a name is one of newPart's, in the folder that it is in.
+func isPart(name string) bool {
+	text, ok := strings.CutPrefix(name, partPrefix)
+	return ok && partText.MatchString(text)
 }
 
 // inDir names what an error is of, which said only how it is called in dir.

@@ -302,7 +302,7 @@ func TestGetReplacedMeanwhile(t *testing.T) {
 				}
 				return b
 			}
-			put(1, 10000)
+			put(1, 10<<20)
 			p, err := faultproxy.New(m.URL)
 			if err != nil {
 				t.Fatal(err)
@@ -311,7 +311,7 @@ func TestGetReplacedMeanwhile(t *testing.T) {
 			held := p.Hold(faultproxy.Rule{Method: http.MethodGet, Key: key, Nth: 3, Fault: faultproxy.Fault{Kind: faultproxy.Hold}})
 			run := minioApp(t, p.URL(), serverEnv(m, m))
 			dst := t.TempDir()
-			args := []string{"get", "--part-size", "1000", "--json", "s3://" + bucket + "/" + key, dst}
+			args := []string{"get", "--part-size", "1MiB", "--json", "s3://" + bucket + "/" + key, dst}
 			if many {
 				args = append(args, "-r")
 				args[len(args)-3] = "s3://" + bucket + "/true/"
@@ -321,7 +321,7 @@ func TestGetReplacedMeanwhile(t *testing.T) {
 			go func() {
 				defer close(done)
 				<-held.Reached()
-				want = put(2, 5000)
+				want = put(2, 5<<20)
 				held.Release()
 			}()
 			exit, stdout, _ := run(args...)
@@ -349,7 +349,7 @@ func TestGetInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"dir/0", "dir/1", "dir/2", "dir/3"} {
-		if _, err := g.Put(t.Context(), tok, key, guard.Bytes(make([]byte, 10000)), nil); err != nil {
+		if _, err := g.Put(t.Context(), tok, key, guard.Bytes(make([]byte, 10<<20)), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -369,7 +369,7 @@ func TestGetInterrupted(t *testing.T) {
 			}
 			exit, stdout, stderr := interrupted(t, m,
 				faultproxy.Rule{Method: http.MethodGet, Key: "dir/1", Nth: 3, Fault: faultproxy.Fault{Kind: faultproxy.Hold}},
-				"", append(append([]string{"get", "--part-size", "1000"}, tt.args...), dst)...)
+				"", append(append([]string{"get", "--part-size", "1MiB"}, tt.args...), dst)...)
 			if exit != 130 || !strings.Contains(stderr, tt.says) || !strings.Contains(stdout, `"reason":"interrupted"`) {
 				t.Errorf("exit code %d, said %q, %s", exit, stderr, stdout)
 			}
@@ -382,6 +382,47 @@ func TestGetInterrupted(t *testing.T) {
 			}
 			if len(left) > 0 {
 				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+// A download that is cut short goes on, also one that is written as it comes.
+func TestCatCutShort(t *testing.T) {
+	m := serverstest.SharedMinIO(t)
+	const bucket = "cat-cut-short"
+	makeBuckets(t, m, bucket)
+	body := make([]byte, 3<<20)
+	_, _ = rand.NewChaCha8([32]byte{3}).Read(body)
+	g := guard.New(s3store.New(serverstest.S3Client(m), bucket, nil), nil)
+	if _, err := g.Put(t.Context(), nthToken(t, 1), "k", guard.Bytes(body), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		then faultproxy.Fault // of the third request
+		exit int
+		says string
+	}{
+		{"twice", faultproxy.Fault{}, 0, ""},
+		{"refused", faultproxy.Fault{Kind: faultproxy.Status, Status: http.StatusForbidden}, 1, ": 2359296 bytes written, which are not the object: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := faultproxy.New(m.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			p.Add(faultproxy.Rule{Method: http.MethodGet, Key: "k", Times: 2, Fault: faultproxy.Fault{Kind: faultproxy.TruncateAnswer}})
+			if tt.then.Kind != "" {
+				p.Add(faultproxy.Rule{Method: http.MethodGet, Key: "k", Fault: tt.then}) // of those that are left
+			}
+			exit, stdout, stderr := minioApp(t, p.URL(), serverEnv(m, m))("cat", "s3://"+bucket+"/k")
+			if exit != tt.exit || !strings.Contains(stderr, tt.says) || !strings.HasPrefix(string(body), stdout) {
+				t.Errorf("exit code %d, %d bytes, said %q", exit, len(stdout), stderr)
+			}
+			if exit == 0 && len(stdout) != len(body) {
+				t.Errorf("%d of %d bytes", len(stdout), len(body))
 			}
 		})
 	}

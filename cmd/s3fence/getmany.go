@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -138,7 +137,7 @@ func (f *fetcher) close() error {
 
 // foldsCase reports whether names in dir that differ only by case are one.
 func foldsCase(dir *os.Root) (bool, error) {
-	name := ".s3fence-" + rand.Text() // in upper case
+	name := newPart() // in upper case
 	tmp, err := dir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
 		return false, err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -26,32 +27,50 @@ func (l *lastingFlags) add(f *pflag.FlagSet) {
 // can't.
 type lasting struct {
 	journal *state.File // of --resume, nil without
+	dryRun  bool        // the journal is looked at, and left as it is
 
 	*state.Journal // of this run
 }
 
 // openLasting opens the files. They are closed when the command ends.
 func (a *app) openLasting(l lastingFlags) (*lasting, error) {
-	open := func(path string) (*state.File, error) {
+	open := func(path string, closed func(*state.File, error) error) (*state.File, error) {
 		f, err := state.Open(path)
 		if err == nil {
-			a.closers = append(a.closers, f.Close)
+			a.closers = append(a.closers, func() error { return closed(f, f.Close()) })
 		}
 		return f, err
 	}
+	journal := func(_ *state.File, err error) error {
+		if errors.Is(err, state.ErrGivenUp) {
+			return nil // which the end of the run has said
+		}
+		return err
+	}
+	memory := func(f *state.File, err error) error {
+		// It is only a memory: all that was to be written may be.
+		if err != nil && !f.Told() {
+			a.log.Warn("what was written is not remembered, so the next run takes more requests", "error", err)
+		}
+		return nil
+	}
 	var err error
+	same := l.resume != "" && samePath(l.resume, l.state)
 	if l.state != "" {
-		if a.remembered, err = open(l.state); err != nil {
+		if same {
+			memory = journal
+		}
+		if a.remembered, err = open(l.state, memory); err != nil {
 			return nil, err
 		}
 	}
 	switch {
 	case l.resume == "":
 		return nil, nil
-	case samePath(l.resume, l.state):
+	case same:
 		return &lasting{journal: a.remembered}, nil
 	}
-	f, err := open(l.resume)
+	f, err := open(l.resume, journal)
 	return &lasting{journal: f}, err
 }
 
@@ -118,7 +137,7 @@ func (l *lasting) begin(ctx context.Context, a *app, run state.Run, take func() 
 		a.log.WarnContext(ctx, "the run that was cut short had another token, so all is written again", "token", j.Token().Number(), "scope", j.Token().Scope())
 	}
 	tok, fresh, err := take()
-	if err == nil {
+	if err == nil && !l.dryRun {
 		l.Journal, err = l.journal.Begin(run, tok)
 	}
 	return tok, fresh, err
@@ -137,12 +156,16 @@ func (a *app) wants(tok guard.Token) (bool, error) {
 
 // put writes one file of the run as write does, unless it is written already.
 func (l *lasting) put(key string, size int64, mtime time.Time, o guard.PutOptions, write func(guard.PutOptions) (guard.Result, error)) (guard.Result, error) {
-	if l == nil {
+	if l == nil || l.Journal == nil {
 		return write(o)
 	}
-	step, err := l.Plan(key, size, mtime)
+	plan := l.Plan
+	if l.dryRun {
+		plan = l.Peek
+	}
+	step, err := plan(key, size, mtime)
 	if err != nil {
-		return guard.Result{}, err
+		return guard.Result{}, journalError(err)
 	}
 	o.Sequence, o.WriteID = max(o.Sequence, 1)+step.Sequence-1, step.WriteID
 	if step.Outcome != "" {
@@ -151,14 +174,25 @@ func (l *lasting) put(key string, size int64, mtime time.Time, o guard.PutOption
 			Issuer: tok.Issuer(), Scope: tok.Scope(), Number: tok.Number(), Sequence: o.Sequence, WriteID: step.WriteID, State: guard.Live,
 		}}, nil
 	}
+	if l.dryRun {
+		return write(o)
+	}
 	if err := step.Begin(); err != nil {
-		return guard.Result{}, err
+		return guard.Result{}, journalError(err)
 	}
 	res, err := write(o)
 	if err == nil {
-		err = step.Done(res.Outcome)
+		err = journalError(step.Done(res.Outcome))
 	}
 	return res, err
+}
+
+// journalError says what to do about a journal that can't be written any more.
+func journalError(err error) error {
+	if errors.Is(err, state.ErrGivenUp) {
+		err = fmt.Errorf("%w: no more files are begun, since the run could not be gone on with: set that right, and start it again in the same way", err)
+	}
+	return err
 }
 
 // end closes the journal: there is nothing left to go on with if all went well.
@@ -166,7 +200,7 @@ func (l *lasting) end(well bool) error {
 	switch {
 	case l == nil || l.Journal == nil:
 		return nil
-	case well:
+	case well && !l.dryRun:
 		return l.Finish()
 	}
 	return l.Close()

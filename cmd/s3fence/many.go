@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"github.com/s3fence/s3fence/guard"
+	"github.com/s3fence/s3fence/guard/state"
 )
 
 // An ending is what one of many objects came to.
@@ -90,6 +92,7 @@ type tally struct {
 	worst   error
 	nth     int  // of the objects in the order of the listing, the one of worst
 	broken  bool // nothing can be printed any more
+	lost    bool // the journal can't be written any more
 }
 
 // newTally begins to count. end must be called.
@@ -106,14 +109,23 @@ func (t *tally) add(n int, e ending) {
 	t.bar.object()
 	if e.err != nil {
 		t.note(n, e.err)
-		t.explain(e.err)
-	}
-	if e.err == nil || t.a.json {
-		if err := t.a.say(e.json, e.text); err != nil {
-			t.broken = true
-			t.note(n, err)
-			t.a.reportLine(err)
+		lost := errors.Is(e.err, state.ErrGivenUp)
+		if !lost || !t.lost { // the same of all that are on their way
+			t.explain(e.err)
 		}
+		t.lost = t.lost || lost
+	}
+	if (e.err == nil || t.a.json) && !t.broken {
+		t.say(n, e.json, e.text)
+	}
+}
+
+// say prints what became of the n-th object.
+func (t *tally) say(n int, v any, text string) {
+	if err := t.a.say(v, text); err != nil {
+		t.broken = true
+		t.note(n, err)
+		t.a.reportLine(err)
 	}
 }
 
@@ -145,7 +157,7 @@ func (t *tally) explain(err error) {
 func (t *tally) stops(failFast bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.broken || failFast && t.worst != nil
+	return t.broken || t.lost || failFast && t.worst != nil
 }
 
 // well reports whether everything was done.
@@ -172,8 +184,8 @@ func (t *tally) end() error {
 		j.TokenText = t.token.String()
 		text += "\ntoken " + t.token.String()
 	}
-	if err := t.a.say(j, text); err != nil {
-		return errors.Join(t.worst, err)
+	if !t.broken {
+		t.say(math.MaxInt, j, text)
 	}
 	if t.worst != nil {
 		return reportedError{t.worst}

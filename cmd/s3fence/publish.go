@@ -68,7 +68,7 @@ those of put -r. A DIR that is called like one of the commands below is ./get, s
 	}
 	f.BoolVar(&p.noFollow, "no-follow-symlinks", false, "leave symbolic links out")
 	f.IntVar(&p.Concurrency, "concurrency", defaultConcurrency, "how many files at once")
-	partSizeFlag(f, &p.PartSize, "size of the parts of what is large (default 8MiB)")
+	partSizeFlag(f, &p.PartSize, guard.MinPart, "size of the parts of what is large", "8MiB")
 	sseFlags(c, &p.SSE, &p.SSEKMSKeyID)
 	writeIDFlag(f, &p.WriteID)
 	sequenceFlag(f, &p.Sequence)
@@ -261,9 +261,9 @@ func openUnchanging(name string, bar *progress) (body guard.Body, done func() er
 		r = &summedFirst{r: f, then: bar.readerAt(f, s.size), size: s.size}
 	}
 	return guard.ReaderAt(r, s.size), func() error {
-		fi, err := f.Stat()
-		if err == nil && (fi.Size() != s.size || !fi.ModTime().Equal(s.time)) {
-			err = fmt.Errorf("%s changed while it was read: publish when nobody writes there", name)
+		err := s.unchanged()
+		if errors.Is(err, errChanged) {
+			err = fmt.Errorf("%w: publish when nobody writes there", err)
 		}
 		return errors.Join(err, s.close())
 	}, nil

@@ -138,7 +138,7 @@ is ever written outside DIR.`,
 	f := c.Flags()
 	floorFlag(c, &floor)
 	f.IntVar(&o.Concurrency, "concurrency", defaultConcurrency, "how many files at once")
-	partSizeFlag(f, &o.PartSize, "size of the parts that what is large is read in (default 16MiB)")
+	partSizeFlag(f, &o.PartSize, leastRead, "size of the parts that what is large is read in", "16MiB")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		m := manyFlags{recursive: true, concurrency: o.Concurrency}
 		if err := m.check(f); err != nil {

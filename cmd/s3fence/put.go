@@ -38,20 +38,22 @@ object refuses it unless the token is higher than the one it holds.
 
 A DST that ends in a slash, or names only the bucket, gets the file's name
 appended. What is large is sent in parts, and becomes the object at once, or
-not at all. Standard input is sent as it comes, of any length. A pipe ends in
+not at all. A file that changes meanwhile is an error, also where the object is
+written by then. Standard input is sent as it comes, of any length. A pipe ends in
 the same way whether its writer was done or died: in a script, set -o pipefail
 tells, too late for the object.
 
 With --state FILE, what is known of the keys is kept, and the next run writes
 them with one request each.
 
-With -r, SRC is a folder, and all files in it go under DST/, hidden ones too.
-One token and one --sequence serve for all. A file that is refused or fails
-stops no other. Links are followed. --include and --exclude are matched with the
-name below SRC, in which * stands for any text, slashes too; of those that match
-the last one counts. A name that none matches is taken, unless the first of them
-is an --include. With --resume FILE, a run that was cut short goes on under its
-own token when it is started again in the same way: what was done, and has not
+With -r, SRC is a folder, and all files in it go under DST/, hidden ones too, but
+not those that a killed get has left, .s3fence- and 26 letters and digits. One
+token and one --sequence serve for all. A file that is refused or fails stops no
+other. Links are followed. --include and --exclude are matched with the name below
+SRC, in which * stands for any text, slashes too; of those that match the last one
+counts. A name that none matches is taken, unless the first of them is an
+--include. With --resume FILE, a run that was cut short goes on under its own
+token when it is started again in the same way: what was done, and has not
 changed since, is left as it is.`,
 		Example: `  # 1. with a fresh token
   s3fence put --scope nightly/report report.csv s3://bucket/reports/today.csv
@@ -76,7 +78,7 @@ changed since, is left as it is.`,
 	f.Lookup("concurrency").Usage = fmt.Sprintf("how many files at once, or without -r parts of the file, then %d", guard.DefaultConcurrency)
 	p.globs.add(f)
 	f.BoolVar(&p.noFollow, "no-follow-symlinks", false, "with -r: leave symbolic links out")
-	partSizeFlag(f, &p.PartSize, "size of the parts of what is large (default 8MiB)")
+	partSizeFlag(f, &p.PartSize, guard.MinPart, "size of the parts of what is large", "8MiB")
 	f.StringVar(&p.ContentType, "content-type", "", "content type (default: by the name's ending)")
 	f.StringVar(&p.ContentEncoding, "content-encoding", "", "content encoding, gzip for one")
 	f.StringVar(&p.CacheControl, "cache-control", "", "cache control header")
@@ -226,7 +228,33 @@ func (s source) put(ctx context.Context, g *guard.Guard, tok guard.Token, key st
 	if s.at == nil {
 		return g.PutStream(ctx, tok, key, io.TeeReader(s.r, bar.writer(io.Discard)), &o)
 	}
-	return g.Put(ctx, tok, key, guard.ReaderAt(bar.readerAt(s.at, s.size), s.size), &o)
+	res, err := g.Put(ctx, tok, key, guard.ReaderAt(bar.readerAt(s.at, s.size), s.size), &o)
+	if o.DryRun || err != nil && !errors.Is(err, guard.ErrRejected) {
+		return res, err
+	}
+	switch cerr := s.unchanged(); {
+	case cerr == nil:
+		return res, err
+	case err == nil:
+		return res, fmt.Errorf("%w: %s is written, and may be a mix of the old bytes and the new: put it again when nobody writes there, under a new token or --sequence", cerr, res.URL)
+	default:
+		return res, fmt.Errorf("%w: %w: put it again when nobody writes there", err, cerr)
+	}
+}
+
+var errChanged = errors.New("changed while it was read")
+
+// unchanged is an error when a file is not as it was when it was opened.
+func (s source) unchanged() error {
+	f, ok := s.at.(*os.File)
+	if !ok {
+		return nil
+	}
+	fi, err := f.Stat()
+	if err == nil && (fi.Size() != s.size || !fi.ModTime().Equal(s.time)) {
+		err = fmt.Errorf("%s %w", s.name, errChanged)
+	}
+	return err
 }
 
 // removeGone removes a file that may be gone already.

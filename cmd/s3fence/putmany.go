@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,8 +51,8 @@ func (a *app) putMany(ctx context.Context, dir, dst string, p putFlags) error {
 	if err != nil {
 		return err
 	}
-	if p.DryRun {
-		l = nil
+	if l != nil {
+		l.dryRun = p.DryRun
 	}
 	g, err := a.openGuard(ctx, bucket)
 	if err != nil {
@@ -94,18 +95,21 @@ func (a *app) putMany(ctx context.Context, dir, dst string, p putFlags) error {
 		}
 		return e
 	})
-	return errors.Join(t.end(), l.end(t.well() && ctx.Err() == nil))
+	if err := l.end(t.well() && ctx.Err() == nil); err != nil && !t.lost {
+		t.fail(math.MaxInt, err)
+	}
+	return t.end()
 }
 
 // run is what tells this run from others. How fast it goes is none of it, nor a
-// sequence, which rises within s3fence run.
+// sequence, which rises within s3fence run, nor whether it is only a dry run.
 func (p putFlags) run(dir, dst string) (state.Run, error) {
 	root, err := filepath.Abs(dir)
 	if err != nil {
 		return state.Run{}, err
 	}
 	o := p.PutOptions
-	o.PartSize, o.Concurrency, o.Sequence = 0, 0, 0
+	o.PartSize, o.Concurrency, o.Sequence, o.DryRun = 0, 0, 0, false
 	var rules []string
 	for _, r := range p.globs {
 		rules = append(rules, fmt.Sprint(r.include, " ", r.pattern))

@@ -23,7 +23,8 @@ type treeFile struct {
 	err  error
 }
 
-// A tree is the files under root that globs takes.
+// A tree is the files under root that globs takes, without those that a get has
+// not finished.
 type tree struct {
 	root  string
 	globs globs
@@ -117,7 +118,10 @@ func (w *walk) entry(path string, e fs.DirEntry, in string, above []fs.FileInfo)
 	switch {
 	case err == nil && info.IsDir():
 		w.folder(path, name, above)
+	case isPart(e.Name()): // left by a get that was killed
 	case !w.globs.take(name) || w.isOwn(path):
+	case mode&fs.ModeSymlink != 0 && errors.Is(err, fs.ErrNotExist):
+		w.fail(path, name, fmt.Errorf("%s is a symbolic link to what is not there; --no-follow-symlinks leaves links out: %w", path, fs.ErrNotExist))
 	case err != nil:
 		w.fail(path, name, err)
 	case !info.Mode().IsRegular():

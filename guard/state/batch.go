@@ -123,7 +123,7 @@ func (f *File) writeBatch(ctx context.Context, b *batch) error {
 // well, but much later and once more: forgetting is safe. The lock is held.
 func (f *File) giveUp(err error) {
 	if f.broken == nil {
-		f.broken = err
+		f.broken = givenUpError{err}
 		f.room.Broadcast()
 	}
 }
@@ -139,7 +139,8 @@ func (f *File) complaint() error {
 }
 
 // Flush returns when all that was remembered and noted before is in the file.
-// Its error says why the file is not written any more, if it is not.
+// Its error says why the file is not written any more, if it is not: that is
+// [ErrGivenUp].
 func (f *File) Flush() error {
 	f.mu.Lock()
 	taken, next := f.taken, f.next

@@ -184,22 +184,36 @@ type Step struct {
 //
 // A damaged entry is an error, and one that can't be read or noted.
 func (j *Journal) Plan(key string, size int64, mtime time.Time) (*Step, error) {
-	was, inFile, err := j.noted(key)
-	if err != nil {
-		return nil, j.f.failed("read", err)
+	s, inFile, err := j.plan(key, size, mtime)
+	if err == nil && !inFile {
+		s.begun, err = s.note()
 	}
-	s := &Step{j: j, key: key, row: was}
-	if was.sequence == 0 || was.size != size || was.mtime != mtime.UnixNano() {
-		s.row = fileRow{size: size, mtime: mtime.UnixNano(), sequence: was.sequence + 1}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Peek is [Journal.Plan] of a file that won't be written: it notes nothing.
+func (j *Journal) Peek(key string, size int64, mtime time.Time) (*Step, error) {
+	s, _, err := j.plan(key, size, mtime)
+	return s, err
+}
+
+// plan also reports whether the file has the note that the writing begins.
+func (j *Journal) plan(key string, size int64, mtime time.Time) (s *Step, inFile bool, err error) {
+	row, inFile, err := j.noted(key)
+	if err != nil {
+		return nil, false, j.f.failed("read", err)
+	}
+	if row.sequence == 0 || row.size != size || row.mtime != mtime.UnixNano() {
+		row = fileRow{size: size, mtime: mtime.UnixNano(), sequence: row.sequence + 1}
 		inFile = false
 	}
-	if !inFile {
-		if s.begun, err = s.note(); err != nil {
-			return nil, err
-		}
-	}
-	s.Outcome, s.Sequence, s.WriteID = guard.Outcome(s.row.outcome), s.row.sequence, j.writeID(key, s.row)
-	return s, nil
+	return &Step{
+		Outcome: guard.Outcome(row.outcome), Sequence: row.sequence, WriteID: j.writeID(key, row),
+		j: j, key: key, row: row,
+	}, inFile, nil
 }
 
 // writeID is worked out, not kept: the same file of the same run has the same.

@@ -80,6 +80,18 @@ CREATE TABLE files (
 	sum      BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;`
 
+// ErrGivenUp is of a [File] that can't be read or written any more. Whatever is
+// tried next, the error is the same.
+var ErrGivenUp = errors.New("the state file is given up")
+
+// A givenUpError is ErrGivenUp in the words of what led to it.
+type givenUpError struct{ error }
+
+func (e givenUpError) Unwrap() error { return e.error }
+
+// Is implements what errors.Is looks for.
+func (e givenUpError) Is(target error) bool { return target == ErrGivenUp }
+
 var (
 	errClosed  = errors.New("it is closed")
 	errDamaged = errors.New("an entry is damaged")
@@ -279,6 +291,14 @@ func (f *File) failed(doing string, err error) error {
 		}
 	}
 	return fmt.Errorf("%s state file %s: %s%w", doing, f.path, cure, err)
+}
+
+// Told reports whether a [guard.Memory] of the file has returned why nothing is
+// remembered any more, which it does once.
+func (f *File) Told() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.told
 }
 
 // Close writes what was gathered and closes the file, for all that came of it;

@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,8 +217,14 @@ func TestGivesUp(t *testing.T) {
 					t.Errorf("flush: %v", err)
 				}
 			}
+			if f.Told() {
+				t.Error("told before anybody asked")
+			}
 			if _, err := m.Recall("k"); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("recall: %v", err)
+			}
+			if !f.Told() {
+				t.Error("not told")
 			}
 			for range 2 * batchEntries { // it does not wait either
 				if err := m.Remember("k", guard.Remembered{Record: record(2, 1)}); err != nil {
@@ -227,7 +234,7 @@ func TestGivesUp(t *testing.T) {
 			if r := recall(t, m, "k"); r != (guard.Remembered{}) {
 				t.Errorf("recalled %v", r)
 			}
-			if _, err := j.Plan("k", 1, mtime); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := j.Plan("k", 1, mtime); !errors.Is(err, ErrGivenUp) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("plan: %v", err)
 			}
 			if err := f.Close(); err == nil || !strings.Contains(err.Error(), tt.want) {
